@@ -1,0 +1,60 @@
+# One folder is one layer: hopmix_layer(NAME DEPS a b) makes the static library hopmix_NAME from the folder's *.cc, and the
+# test program NAME_test from its *_test.cc. New files are found by themselves.
+#   PIC    the layer also goes into the operator library
+#   TORCH  it includes <torch/torch.h>, which is precompiled once and shared
+add_library(hopmix_flags INTERFACE)
+target_compile_options(hopmix_flags INTERFACE -Wall -Wextra -Wshadow -Werror)
+target_include_directories(hopmix_flags INTERFACE ${PROJECT_SOURCE_DIR})
+
+# The wheel's C++ library, as system headers so that warnings stay ours.
+function(hopmix_use_torch target)
+  target_link_libraries(${target} PUBLIC ${TORCH_LIBRARIES})
+  target_include_directories(${target} SYSTEM PUBLIC ${TORCH_INCLUDE_DIRS})
+endfunction()
+
+function(hopmix_precompile target)
+  target_compile_options(${target} PRIVATE -fpch-preprocess -Winvalid-pch)
+  if(TARGET hopmix_precompiled)
+    target_precompile_headers(${target} REUSE_FROM hopmix_precompiled)
+  endif()
+endfunction()
+
+if(HOPMIX_TORCH)
+  file(WRITE ${PROJECT_BINARY_DIR}/precompiled.cc "")
+  add_library(hopmix_precompiled STATIC ${PROJECT_BINARY_DIR}/precompiled.cc)
+  target_link_libraries(hopmix_precompiled PRIVATE hopmix_flags OpenMP::OpenMP_CXX)
+  hopmix_use_torch(hopmix_precompiled)
+  target_compile_options(hopmix_precompiled PRIVATE -fpch-preprocess -Winvalid-pch)
+  target_precompile_headers(hopmix_precompiled PRIVATE <torch/torch.h>)
+endif()
+
+function(hopmix_layer name)
+  cmake_parse_arguments(LAYER "PIC;TORCH" "" "DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+
+  if(NOT sources)
+    return()
+  endif()
+  add_library(hopmix_${name} STATIC ${sources})
+  target_link_libraries(hopmix_${name} PUBLIC hopmix_flags ${LAYER_DEPS})
+  if(LAYER_PIC)
+    set_target_properties(hopmix_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+  if(LAYER_TORCH)
+    hopmix_use_torch(hopmix_${name})
+    target_link_libraries(hopmix_${name} PUBLIC OpenMP::OpenMP_CXX)
+    hopmix_precompile(hopmix_${name})
+  endif()
+
+  if(HOPMIX_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE hopmix_${name} GTest::gtest_main)
+    if(LAYER_TORCH)
+      hopmix_precompile(${name}_test)
+    endif()
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST)
+  endif()
+endfunction()
