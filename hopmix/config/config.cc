@@ -82,9 +82,10 @@ bool Table::get(std::string_view key, bool fallback) {
 
 std::string Table::require(std::string_view key) {
   if (!has(key)) {
-    asked_->emplace_back(key);
-    finish();  // a misspelled key is the likelier story
-    throw bad(key, "must be a string");
+    std::vector<std::string> present;
+    for (const auto& [name, value] : *node_) present.emplace_back(name.str());
+    const std::string near = nearest_name(key, present);
+    throw bad(key, near.empty() ? "must be a string" : "is it '" + near + "' by mistake?");
   }
   return get(key, "");
 }

@@ -55,6 +55,8 @@ class Table {
   /// Throws Error on the first key that nobody asked for, with the nearest one that somebody did.
   void finish() const;
 
+  /// "model.blocks.0"; empty for the root.
+  const std::string& path() const { return path_; }
   /// "model.blocks.0.heads" for key "heads".
   std::string name(std::string_view key) const;
 

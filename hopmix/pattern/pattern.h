@@ -1,7 +1,8 @@
-// Which past tokens a token may read: the pattern grammar (docs/patterns.md), bound to a sequence length.
+// Which past tokens a token may read: the pattern grammar (docs/patterns.md), bound to a sequence
+// length.
 //
-// Positions are 0-based here and everywhere in hopmix. The first paper counts from 1; the only place that converts is
-// cached_row() in rows.cc.
+// Positions are 0-based here and everywhere in hopmix. The first paper counts from 1; the only
+// place that converts is cached_row() in rows.cc.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +13,37 @@
 
 namespace hopmix {
 
-/// A causal pattern on `size()` tokens: row i lists the tokens j < i that token i may read (never i itself). A value:
-/// copies share one immutable description, and every member may be called from many threads.
+/// A causal pattern on `size()` tokens: row i lists the tokens j < i that token i may read (never i
+/// itself). A value: copies share one immutable description, and every member may be called from
+/// many threads.
 class Pattern {
  public:
-  /// Parses `spec` and checks it on n tokens. Throws Error that points at the place in `spec`; expressions in k must be
-  /// whole numbers, strictly increasing from f(0) >= 1 for every k with f(k) < n. 0 <= n < 2^31.
+  /// Parses `spec` and checks it on n tokens. Throws Error that points at the place in `spec`;
+  /// expressions in k must be whole numbers, strictly increasing from f(0) >= 1 for every k with
+  /// f(k) < n. 0 <= n < 2^31.
   Pattern(std::string_view spec, int64_t n);
 
   /// Number of tokens.
   int64_t size() const;
 
-  /// The spec as it was given, white space removed.
+  /// The spec as it was given, white space removed (but not from inside the file name of dag).
   const std::string& spec() const;
 
-  /// Replaces `cols` by the tokens that token i reads, ascending. O(reads) (not O(n)), nothing is searched or stored.
+  /// Replaces `cols` by the tokens that token i reads, ascending. O(reads), not O(n), and nothing
+  /// is stored; for cached(P) O(reads of P), random O(reads log reads). Throws Error unless 0 <= i
+  /// < size().
   void row(int64_t i, std::vector<int32_t>& cols) const;
 
-  /// Whether row(i + 1) is always a subset of row(i) and {i}: then the live cache after token i is exactly row(i + 1).
-  /// True of dense, window, global, blocks, fenwick, cached and unions of them.
+  /// Whether row(i + 1) is always a subset of row(i) and {i}: then the live cache after token i is
+  /// exactly row(i + 1). True of dense, window, global, blocks, fenwick, cached, offsets 1, 2, ...,
+  /// w, and unions of them.
   bool inherits() const;
 
-  /// For a pattern that depends on i - j only and is given by offsets: the offsets below n, ascending. Otherwise empty.
+  /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these): the offsets
+  /// below n, ascending. Otherwise empty.
   const std::vector<int64_t>& offsets() const;
 
-  struct Node;  // the parsed description, private to pattern.cc and rows.cc
+  struct Node;  // the parsed description, private to this folder
 
  private:
   std::string spec_;

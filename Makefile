@@ -1,0 +1,36 @@
+# `make demo` and `make test` are all that a newcomer needs; both set up and build first.
+BUILD := build
+JOBS ?= $(shell nproc)
+PYTHON_FILES := tests scripts
+
+.PHONY: demo test build setup lint format bench data clean
+
+demo: build
+	@scripts/demo.sh
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure --progress -j $(JOBS)
+	@.venv/bin/python -m pytest -q tests
+
+build: setup
+	@cmake --preset release $(CMAKE_FLAGS) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+	@mkdir -p $(BUILD) && mv $(BUILD)-configure.log $(BUILD)/configure.log
+	@cmake --build --preset release -j $(JOBS)
+
+setup:
+	@scripts/setup.sh
+
+lint:
+	@scripts/format.sh --check
+
+format:
+	@scripts/format.sh
+
+bench: build
+	@$(BUILD)/bin/ops_bench
+
+data: setup
+	@scripts/data.sh
+
+clean:
+	@rm -rf $(BUILD) build-debug build-asan build-tsan

@@ -1,0 +1,159 @@
+#include "hopmix/analysis/render.h"
+
+#include <algorithm>
+
+#include "hopmix/analysis/gnuplot.h"
+
+namespace hopmix {
+namespace {
+
+constexpr int64_t kSigns = 32, kHalfBlocks = 64,
+                  kDots = 128;  // the most tokens a side drawn with each
+constexpr int64_t kPlotted = 256;
+constexpr size_t kTitle = 60;
+
+std::string text(int64_t number) { return std::to_string(number); }
+
+// Lines of `width` cells, each the UTF-8 text of cell(row, col); blank cells at the end of a line
+// are left out.
+template <class Cell>
+std::string lines(int64_t height, int64_t width, const std::string& blank, Cell cell) {
+  std::string all;
+  for (int64_t row = 0; row < height; ++row) {
+    std::string line;
+    size_t end = 0;
+    for (int64_t col = 0; col < width; ++col) {
+      const std::string sign = cell(row, col);
+      line += sign;
+      if (sign != blank) end = line.size();
+    }
+    all += line.substr(0, end) + "\n";
+  }
+  return all;
+}
+
+std::string signs(const Grid& grid) {
+  return lines(grid.side, grid.side, "", [&](int64_t i, int64_t j) -> std::string {
+    if (j > i) return "";
+    const std::string space = j > 0 ? " " : "";
+    return space + (i == j ? "○" : grid.at(i, j) > 0 ? "■" : "·");
+  });
+}
+
+std::string half_blocks(const Grid& grid) {
+  const auto set = [&](int64_t i, int64_t j) { return i < grid.side && grid.at(i, j) > 0; };
+  return lines((grid.side + 1) / 2, grid.side, " ", [&](int64_t row, int64_t j) -> std::string {
+    const bool upper = set(2 * row, j), lower = set(2 * row + 1, j);
+    return upper && lower ? "█" : upper ? "▀" : lower ? "▄" : " ";
+  });
+}
+
+std::string braille(const Grid& grid) {
+  // Unicode 2800 + bits, 2 dots wide and 4 high.
+  constexpr int kBit[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+  return lines((grid.side + 3) / 4, (grid.side + 1) / 2, "\u2800", [&](int64_t row, int64_t col) {
+    int bits = 0;
+    for (int64_t y = 0; y < 4; ++y) {
+      for (int64_t x = 0; x < 2; ++x) {
+        const int64_t i = 4 * row + y, j = 2 * col + x;
+        if (i < grid.side && j < grid.side && grid.at(i, j) > 0) bits |= kBit[y][x];
+      }
+    }
+    return std::string{'\xe2', static_cast<char>(0xa0 | bits >> 6),
+                       static_cast<char>(0x80 | (bits & 0x3f))};
+  });
+}
+
+// Pairs j < i in the cell (row, col) of a grid over n tokens.
+int64_t pairs_in_cell(const Grid& grid, int64_t n, int64_t row, int64_t col) {
+  const int64_t height = std::min(grid.scale, n - row * grid.scale);
+  return row == col ? height * (height - 1) / 2 : height * grid.scale;
+}
+
+std::string title(const Pattern& pattern) {
+  std::string spec = pattern.spec();
+  if (spec.size() > kTitle) spec = spec.substr(0, kTitle) + "...";
+  return spec + ", " + text(pattern.size()) + " tokens";
+}
+
+}  // namespace
+
+Grid coarsen(const Pattern& pattern, int64_t max_side) {
+  const int64_t n = pattern.size();
+  Grid grid;
+  grid.scale = std::max<int64_t>(1, (n + max_side - 1) / max_side);
+  grid.side = (n + grid.scale - 1) / grid.scale;
+  grid.reads.assign(grid.side * grid.side, 0);
+  std::vector<int32_t> cols;
+  for (int64_t i = 0; i < n; ++i) {
+    pattern.row(i, cols);
+    for (const int32_t j : cols) ++grid.reads[i / grid.scale * grid.side + j / grid.scale];
+  }
+  return grid;
+}
+
+std::string terminal_matrix(const Pattern& pattern) {
+  const Grid grid = coarsen(pattern, kDots);
+  if (pattern.size() <= kSigns) return signs(grid);
+  if (pattern.size() <= kHalfBlocks) return half_blocks(grid);
+  const std::string scale = text(grid.scale);
+  return braille(grid) +
+         (grid.scale > 1 ? "(one dot: " + scale + " by " + scale + " tokens)\n" : "");
+}
+
+std::string matrix_script(const Pattern& pattern) {
+  const int64_t n = pattern.size();
+  const Grid grid = coarsen(pattern, kPlotted);
+  const double half = static_cast<double>(grid.scale) / 2;
+  const std::string end = text(std::max<int64_t>(1, n)) + "-0.5";
+  // x, y and shade of each cell with reads. A block must not be empty, so a cell outside the axes
+  // begins it.
+  std::string script = "$cells << EOD\n-9 -9 0\n";
+  for (int64_t row = 0; row < grid.side; ++row) {
+    for (int64_t col = 0; col <= row; ++col) {
+      if (grid.at(row, col) == 0) continue;
+      const double share = static_cast<double>(grid.at(row, col)) /
+                           static_cast<double>(pairs_in_cell(grid, n, row, col));
+      const auto center = [&](int64_t cell) {
+        return std::to_string(static_cast<double>(cell * grid.scale) + half - 0.5);
+      };
+      script += center(col) + " " + center(row) + " " + std::to_string(share) + "\n";
+    }
+  }
+  script += "EOD\nset title " + gnuplot_string(title(pattern)) + " noenhanced\n";
+  script += "set xrange [-0.5:" + end + "]\nset yrange [" + end + ":-0.5]\n";
+  script +=
+      "set size ratio -1\nset tics out nomirror\nset xlabel 'token read, j'\nset ylabel 'reading "
+      "token, i'\n"
+      // Grey where nothing can be read, white where it could: shade alone carries the meaning.
+      "set object 1 rectangle from graph 0,0 to graph 1,1 behind fillcolor rgb '#e6e6e6' fillstyle "
+      "solid noborder\n";
+  script += "set object 2 polygon from -0.5,-0.5 to -0.5," + end + " to " + end + "," + end +
+            " to -0.5,-0.5 behind fillcolor rgb '#ffffff' fillstyle solid noborder\n";
+  script += "set palette defined (0 '#c6dbef', 0.5 '#4292c6', 1 '#08306b')\n";
+  script += grid.scale > 1 ? "set cbrange [0:*]\nset cblabel 'share of the pairs in a cell'\n"
+                           : "set cbrange [0:1]\nunset colorbox\n";
+  const std::string size = "(" + std::to_string(half) + ")";
+  script += "set style fill solid noborder\nplot $cells using 1:2:" + size + ":" + size +
+            ":3 with boxxyerror linecolor palette notitle\n";
+  return script;
+}
+
+std::string graphviz(const Pattern& pattern) {
+  std::string label;
+  for (const char c : title(pattern)) {
+    if (c == '"' || c == '\\') label += '\\';
+    label += c;
+  }
+  std::string dot = "// token i -> a token that it reads\ndigraph pattern {\n  label=\"" + label +
+                    "\";\n  rankdir=RL;\n  node [shape=circle];\n";
+  std::vector<int32_t> cols;
+  for (int64_t i = 0; i < pattern.size(); ++i) {
+    dot += "  " + text(i) + ";\n";
+    pattern.row(i, cols);
+    for (const int32_t j : cols) dot += "  " + text(i) + " -> " + text(j) + ";\n";
+  }
+  return dot + "}\n";
+}
+
+}  // namespace hopmix

@@ -1,0 +1,136 @@
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "hopmix/analysis/cost.h"
+#include "hopmix/analysis/gnuplot.h"
+#include "hopmix/analysis/hops.h"
+#include "hopmix/analysis/render.h"
+#include "hopmix/base/files.h"
+#include "hopmix/cli/commands.h"
+#include "hopmix/pattern/matrix_market.h"
+
+namespace hopmix::cli {
+namespace {
+
+// Past this many tokens the hops of a pattern without offsets take minutes, so they are left out.
+constexpr int64_t kMaxSearched = 32768;
+constexpr int kPlotPixels = 800;
+
+struct Options {
+  std::string spec;
+  int64_t n = 64;
+  bool stats = false;
+  bool json = false;
+  std::string plot, dot, csr;
+};
+
+std::optional<Hops> affordable_hops(const Pattern& pattern) {
+  if (pattern.offsets().empty() && pattern.size() > kMaxSearched) return std::nullopt;
+  return hops(pattern);
+}
+
+nlohmann::ordered_json to_json(const Pattern& pattern, const Cost& spent,
+                               const std::optional<Hops>& reach) {
+  nlohmann::ordered_json json = {{"pattern", pattern.spec()},
+                                 {"n", pattern.size()},
+                                 {"reads_total", spent.reads_total},
+                                 {"reads_max", spent.reads_max},
+                                 {"cache_peak", spent.cache_peak},
+                                 {"diameter", nullptr},
+                                 {"mean_hops", nullptr},
+                                 {"unreachable", nullptr}};
+  if (!reach) return json;
+  if (reach->diameter) json["diameter"] = *reach->diameter;
+  if (reach->mean) json["mean_hops"] = *reach->mean;
+  json["unreachable"] = reach->unreachable;
+  return json;
+}
+
+// "8 at most, 3.65 on average", or why not.
+std::string describe(const std::optional<Hops>& reach) {
+  if (!reach) return "not computed beyond " + std::to_string(kMaxSearched) + " tokens";
+  if (!reach->diameter)
+    return "unbounded, " + std::to_string(reach->unreachable) + " pairs have no path";
+  char text[80];
+  std::snprintf(text, sizeof text, "%lld at most, %.2f on average",
+                static_cast<long long>(*reach->diameter), *reach->mean);
+  return text;
+}
+
+double reads_per_token(const Pattern& pattern, const Cost& spent) {
+  return pattern.size() == 0
+             ? 0
+             : static_cast<double>(spent.reads_total) / static_cast<double>(pattern.size());
+}
+
+void print_stats(const Pattern& pattern, const Cost& spent, const std::optional<Hops>& reach) {
+  std::printf("pattern       %s\n", pattern.spec().c_str());
+  std::printf("tokens        %lld\n", static_cast<long long>(pattern.size()));
+  std::printf("reads         %lld, %.2f a token, %lld at most\n",
+              static_cast<long long>(spent.reads_total), reads_per_token(pattern, spent),
+              static_cast<long long>(spent.reads_max));
+  std::printf("cache         %lld tokens at most\n", static_cast<long long>(spent.cache_peak));
+  std::printf("hops          %s\n", describe(reach).c_str());
+}
+
+void print_matrix(const Pattern& pattern) {
+  const Cost spent = cost(pattern);
+  std::printf("%s%s, %lld tokens: %.2f reads a token (%lld at most); cache %lld at most; hops %s\n",
+              terminal_matrix(pattern).c_str(), pattern.spec().c_str(),
+              static_cast<long long>(pattern.size()), reads_per_token(pattern, spent),
+              static_cast<long long>(spent.reads_max), static_cast<long long>(spent.cache_peak),
+              describe(affordable_hops(pattern)).c_str());
+}
+
+void run_pattern(const Options& options) {
+  const Pattern pattern(options.spec, options.n);
+  if (!options.plot.empty()) plot(matrix_script(pattern), options.plot, kPlotPixels, kPlotPixels);
+  if (!options.dot.empty()) write_file(options.dot, graphviz(pattern));
+  if (!options.csr.empty()) write_matrix_market(options.csr, to_csr(pattern));
+  if (options.json || options.stats) {
+    const Cost spent = cost(pattern);
+    const std::optional<Hops> reach = affordable_hops(pattern);
+    if (options.json) {
+      std::printf("%s\n", to_json(pattern, spent, reach).dump(2).c_str());
+    } else {
+      print_stats(pattern, spent, reach);
+    }
+  } else if (options.plot.empty() && options.dot.empty() && options.csr.empty()) {
+    print_matrix(pattern);
+  }
+}
+
+}  // namespace
+
+void add_pattern(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("pattern", "Print a pattern, say what it costs, or draw it");
+  const auto options = std::make_shared<Options>();
+  command
+      ->add_option("SPEC", options->spec, "Pattern, such as '2^k' or 'cached(k^2+1) | global(4)'")
+      ->required();
+  command->add_option("-n", options->n, "Tokens")->capture_default_str();
+  command->add_flag("--stats", options->stats,
+                    "Numbers instead of the picture: reads, cache, hops");
+  command->add_flag("--json", options->json, "The numbers as JSON");
+  command->add_option("--plot", options->plot,
+                      "Write the matrix as a picture, .svg or .png (needs gnuplot)");
+  command->add_option("--dot", options->dot, "Write the graph of reads for Graphviz");
+  command->add_option("--csr", options->csr,
+                      "Write the reads as a Matrix Market file, which dag(FILE) reads back");
+  command->footer(
+      "Patterns, joined by |: dense, window(w), an increasing expression in k (2^k, k^2+1), "
+      "offsets(1,2,5), fib,\n"
+      "nlogn, cached(P), strided(s), global(g), blocks(b), random(r,seed), fenwick, dag(file).\n\n"
+      "Examples:\n"
+      "  hopmix pattern '2^k' -n 64\n"
+      "  hopmix pattern 'cached(k^2+1)' -n 300 --stats\n"
+      "  hopmix pattern 'window(8) | global(4)' -n 1024 --stats --json\n"
+      "  hopmix pattern 'cached(2^k)' -n 128 --plot cached.svg\n"
+      "  hopmix pattern fenwick -n 16 --dot fenwick.dot && dot -Tsvg fenwick.dot -o fenwick.svg");
+  command->callback([options] { run_pattern(*options); });
+}
+
+}  // namespace hopmix::cli

@@ -1,0 +1,51 @@
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+
+#include "hopmix/base/error.h"
+#include "hopmix/cli/commands.h"
+
+namespace hopmix::cli {
+namespace {
+
+constexpr int kOurFault = 1, kBadInput = 2;
+
+int complain(const std::string& message, int code) {
+  std::fprintf(stderr, "hopmix: %s\n", message.c_str());
+  return code;
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  CLI::App app{"Causal token mixers whose cost, memory and reach are chosen, not inherited."};
+  app.name("hopmix");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", HOPMIX_VERSION);
+  app.footer("`hopmix COMMAND --help` explains each command with examples.");
+  add_pattern(app);
+  add_mixers(app);
+  add_train(app);
+  add_eval(app);
+  add_reproduce(app);
+  add_info(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::RuntimeError& end) {
+    return end.get_exit_code();  // said what it had to say
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return complain(error.what(), kBadInput);
+  } catch (const Error& error) {
+    return complain(error.what(), kBadInput);
+  } catch (const c10::ValueError& error) {
+    return complain(error.what_without_backtrace(), kBadInput);
+  } catch (const c10::Error& error) {
+    return complain(error.what_without_backtrace(), kOurFault);
+  } catch (const std::exception& error) {
+    return complain(error.what(), kOurFault);
+  }
+}
+
+}  // namespace hopmix::cli

@@ -1,0 +1,73 @@
+#include "hopmix/train/train.h"
+
+#include "hopmix/cli/commands.h"
+#include "hopmix/cli/experiment_options.h"
+#include "hopmix/cli/score_table.h"
+#include "hopmix/train/progress.h"
+
+namespace hopmix::cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // what a shell gives for SIGINT
+
+struct Options {
+  std::string config, out;
+  std::vector<std::string> settings;
+  bool resume = false, quiet = false, json = false;
+};
+
+void run_train(const Options& options) {
+  const std::filesystem::path source(options.config);
+  toml::table document = load_document(source, options.settings);
+  const bool is_run = std::filesystem::is_directory(source);
+  const std::filesystem::path run =
+      !options.out.empty() ? std::filesystem::path(options.out)
+                           : (is_run ? source : std::filesystem::path("runs") / source.stem());
+
+  train::Experiment experiment = train::make_experiment(std::move(document));
+  if (!options.quiet) {
+    std::fprintf(stderr, "%s: %s, %lld parameters, %lld steps of %lld sequences of %lld tokens\n",
+                 run.c_str(), experiment.task.name.c_str(),
+                 static_cast<long long>(experiment.model->parameter_count()),
+                 static_cast<long long>(experiment.train.steps),
+                 static_cast<long long>(experiment.train.batch),
+                 static_cast<long long>(experiment.task.length));
+  }
+  const train::TrainResult result = train::train(experiment, run, options.resume, options.quiet);
+  if (result.interrupted) {
+    std::fprintf(stderr, "stopped and saved at step %lld; go on with\n  hopmix train %s --resume\n",
+                 static_cast<long long>(result.step), run.c_str());
+    throw CLI::RuntimeError(kInterrupted);
+  }
+  if (options.json) {
+    std::printf("%s\n", train::to_json(result.score, experiment.task.slice_name).dump(2).c_str());
+  } else if (!options.quiet) {
+    print_score(result.score, experiment.task);
+    std::printf("%s trained in %s\n", run.c_str(), train::format_duration(result.seconds).c_str());
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train the experiment that a TOML config describes");
+  const auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "A config, or a run directory to go on with")
+      ->required()
+      ->type_name("CONFIG.toml");
+  add_set_option(*command, options->settings);
+  command->add_option("--out", options->out, "The run directory (runs/NAME for NAME.toml)")->type_name("DIR");
+  command->add_flag("--resume", options->resume, "Go on from the last checkpoint");
+  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->add_flag("--json", options->json, "Print the final score as JSON");
+  command->footer(
+      "The run directory gets config.toml (as resolved), metrics.jsonl, model.safetensors,\n"
+      "optimizer.safetensors and state.json. Ctrl-C saves and stops.\n\n"
+      "Examples:\n"
+      "  hopmix train configs/copy.toml\n"
+      "  hopmix train configs/copy.toml --set model.blocks.0.pattern='cached(2^k)' --out runs/copy-2k\n"
+      "  hopmix train runs/copy --resume");
+  command->callback([options] { run_train(*options); });
+}
+
+}  // namespace hopmix::cli

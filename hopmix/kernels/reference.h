@@ -1,0 +1,155 @@
+// What the kernels compute, written as the definitions read: one head of one sequence, dense
+// matrices, double. Slow on purpose; the tests hold the kernels to it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace hopmix::kernels::reference {
+
+struct Matrix {
+  int64_t rows, cols;
+  std::vector<double> data;
+
+  Matrix(int64_t r, int64_t c) : rows(r), cols(c), data(r * c) {}
+  double& operator()(int64_t i, int64_t j) { return data[i * cols + j]; }
+  double operator()(int64_t i, int64_t j) const { return data[i * cols + j]; }
+};
+
+inline Matrix transpose(const Matrix& a) {
+  Matrix out(a.cols, a.rows);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = 0; j < a.cols; ++j) out(j, i) = a(i, j);
+  }
+  return out;
+}
+
+inline Matrix multiply(const Matrix& a, const Matrix& b) {
+  Matrix out(a.rows, b.cols);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t k = 0; k < a.cols; ++k) {
+      for (int64_t j = 0; j < b.cols; ++j) out(i, j) += a(i, k) * b(k, j);
+    }
+  }
+  return out;
+}
+
+inline Matrix scaled(double factor, Matrix a) {
+  for (double& x : a.data) x *= factor;
+  return a;
+}
+
+/// Y = (I - B)^{-1} A X, B strictly lower triangular: y_i = (A X)_i + sum_{j<i} B_ij y_j.
+inline Matrix glr(const Matrix& a, const Matrix& b, const Matrix& x) {
+  Matrix y = multiply(a, x);
+  for (int64_t i = 0; i < y.rows; ++i) {
+    for (int64_t j = 0; j < i; ++j) {
+      for (int64_t c = 0; c < y.cols; ++c) y(i, c) += b(i, j) * y(j, c);
+    }
+  }
+  return y;
+}
+
+struct GlrGradients {
+  Matrix a, b, x;
+};
+
+/// Lambda = (I - B)^{-T} G; dA = Lambda X^T, dB = Lambda Y^T, dX = A^T Lambda.
+inline GlrGradients glr_gradients(const Matrix& a, const Matrix& b, const Matrix& x,
+                                  const Matrix& g) {
+  Matrix lambda = g;
+  for (int64_t i = g.rows - 1; i >= 0; --i) {
+    for (int64_t j = i + 1; j < g.rows; ++j) {
+      for (int64_t c = 0; c < g.cols; ++c) lambda(i, c) += b(j, i) * lambda(j, c);
+    }
+  }
+  return {multiply(lambda, transpose(x)), multiply(lambda, transpose(glr(a, b, x))),
+          multiply(transpose(a), lambda)};
+}
+
+/// Row by row softmax of scale Q K^T over the entries where mask is 1; the others, and empty rows,
+/// are 0.
+inline Matrix masked_softmax(const Matrix& q, const Matrix& k, double scale, const Matrix& mask) {
+  Matrix p = scaled(scale, multiply(q, transpose(k)));
+  for (int64_t i = 0; i < p.rows; ++i) {
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < p.cols; ++j) {
+      if (mask(i, j) == 1) largest = std::max(largest, p(i, j));
+    }
+    for (int64_t j = 0; j < p.cols; ++j) {
+      p(i, j) = mask(i, j) == 1 ? std::exp(p(i, j) - largest) : 0;
+      sum += p(i, j);
+    }
+    for (int64_t j = 0; j < p.cols; ++j) {
+      if (mask(i, j) == 1) p(i, j) /= sum;
+    }
+  }
+  return p;
+}
+
+struct QueryKeyGradients {
+  Matrix q, k;
+};
+
+/// dS = P o (dP - the row sums of P o dP); dQ = scale dS K, dK = scale dS^T Q.
+inline QueryKeyGradients masked_softmax_gradients(const Matrix& q, const Matrix& k, double scale,
+                                                  const Matrix& p, const Matrix& dp) {
+  Matrix ds(p.rows, p.cols);
+  for (int64_t i = 0; i < p.rows; ++i) {
+    double mean = 0;
+    for (int64_t j = 0; j < p.cols; ++j) mean += p(i, j) * dp(i, j);
+    for (int64_t j = 0; j < p.cols; ++j) ds(i, j) = p(i, j) * (dp(i, j) - mean);
+  }
+  return {scaled(scale, multiply(ds, k)), scaled(scale, multiply(transpose(ds), q))};
+}
+
+/// Shared coefficients: B = diag(gate) P, A = B diag(d) + diag(d_self). gate, d and d_self are [T,
+/// 1].
+struct SharedCoefficients {
+  Matrix p, a, b;
+};
+
+inline SharedCoefficients shared_coefficients(const Matrix& q, const Matrix& k, const Matrix& gate,
+                                              const Matrix& d, const Matrix& d_self, double scale,
+                                              const Matrix& mask) {
+  const Matrix p = masked_softmax(q, k, scale, mask);
+  Matrix a = p, b = p;
+  for (int64_t i = 0; i < p.rows; ++i) {
+    for (int64_t j = 0; j < p.cols; ++j) {
+      b(i, j) = gate(i, 0) * p(i, j);
+      a(i, j) = b(i, j) * d(j, 0) + (i == j ? d_self(i, 0) : 0);
+    }
+  }
+  return {p, a, b};
+}
+
+struct GlrAttentionGradients {
+  Matrix q, k, v, gate, d, d_self;
+};
+
+/// The chain rule through shared_coefficients() and glr().
+inline GlrAttentionGradients glr_attention_gradients(const Matrix& q, const Matrix& k,
+                                                     const Matrix& v, const Matrix& gate,
+                                                     const Matrix& d, const Matrix& d_self,
+                                                     double scale, const Matrix& mask,
+                                                     const Matrix& g) {
+  const SharedCoefficients c = shared_coefficients(q, k, gate, d, d_self, scale, mask);
+  const GlrGradients direct = glr_gradients(c.a, c.b, v, g);
+  Matrix dgate(gate.rows, 1), dd(d.rows, 1), dd_self(d.rows, 1), dp(c.p.rows, c.p.cols);
+  for (int64_t i = 0; i < c.p.rows; ++i) {
+    dd_self(i, 0) = direct.a(i, i);
+    for (int64_t j = 0; j < i; ++j) {
+      const double db = direct.b(i, j) + direct.a(i, j) * d(j, 0);
+      dd(j, 0) += direct.a(i, j) * c.b(i, j);
+      dgate(i, 0) += db * c.p(i, j);
+      dp(i, j) = db * gate(i, 0);
+    }
+  }
+  const QueryKeyGradients qk = masked_softmax_gradients(q, k, scale, c.p, dp);
+  return {qk.q, qk.k, direct.x, dgate, dd, dd_self};
+}
+
+}  // namespace hopmix::kernels::reference

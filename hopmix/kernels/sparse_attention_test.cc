@@ -1,0 +1,195 @@
+#include "hopmix/kernels/sparse_attention.h"
+
+#include <gtest/gtest.h>
+
+#include "hopmix/kernels/reference.h"
+#include "hopmix/kernels/test_data.h"
+
+namespace hopmix::kernels {
+namespace {
+
+using reference::Matrix;
+using namespace testing;  // NOLINT: the helpers of these tests
+
+template <typename T>
+struct Problem {
+  Case sizes;
+  bool include_self;
+  Sequences sequences;
+  Pattern pattern;
+  Csr csr;
+  Rows rows;
+  double scale;
+  std::vector<T> q, k, v, grad_y, y, d_q, d_k, d_v;
+
+  explicit Problem(const Case& c, bool self, bool on_the_fly = false)
+      : sizes(c),
+        include_self(self),
+        sequences(c.sequences()),
+        pattern(c.pattern, sequences.longest()),
+        csr(to_csr(pattern)),
+        rows(on_the_fly ? Rows(pattern) : Rows(csr)),
+        scale(1 / std::sqrt(static_cast<double>(c.key_width))) {
+    const int64_t tokens = c.batch * c.time;
+    q = random_values<T>(tokens * c.heads * c.key_width, 1, -2, 2);
+    k = random_values<T>(tokens * c.kv_heads * c.key_width, 2, -2, 2);
+    v = random_values<T>(tokens * c.kv_heads * c.value_width, 3);
+    grad_y = random_values<T>(tokens * c.heads * c.value_width, 4);
+  }
+  Problem(const Problem&) = delete;
+
+  SparseAttentionInputs<T> inputs() const {
+    return {q.data(),
+            k.data(),
+            v.data(),
+            sizes.heads,
+            sizes.kv_heads,
+            sizes.key_width,
+            sizes.value_width,
+            scale,
+            include_self,
+            sequences,
+            rows};
+  }
+
+  void run() {
+    y = unwritten<T>(grad_y.size());
+    sparse_attention(inputs(), y.data());
+    d_q = unwritten<T>(q.size());
+    d_k = unwritten<T>(k.size());
+    d_v = unwritten<T>(v.size());
+    sparse_attention_backward(inputs(), grad_y.data(), {d_q.data(), d_k.data(), d_v.data()});
+  }
+
+  std::vector<T> results() const {
+    std::vector<T> all;
+    for (const auto* part : {&y, &d_q, &d_k, &d_v}) {
+      all.insert(all.end(), part->begin(), part->end());
+    }
+    return all;
+  }
+
+  void compare_with_reference() const {
+    const auto in_q = widened(q), in_k = widened(k), in_v = widened(v), in_g = widened(grad_y);
+    std::vector<double> e_y(y.size()), e_q(q.size()), e_k(k.size()), e_v(v.size());
+    const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
+    for (const Sequence& s : sequences.list) {
+      const Matrix mask = mask_of(csr, s.length, include_self);
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t g = h / (heads / kv_heads);
+        const Matrix mq = slice(in_q, sequences, s, heads, h, sizes.key_width),
+                     mk = slice(in_k, sequences, s, kv_heads, g, sizes.key_width),
+                     mv = slice(in_v, sequences, s, kv_heads, g, sizes.value_width),
+                     mg = slice(in_g, sequences, s, heads, h, sizes.value_width);
+        const Matrix p = reference::masked_softmax(mq, mk, scale, mask);
+        const auto grads = reference::masked_softmax_gradients(
+            mq, mk, scale, p, reference::multiply(mg, reference::transpose(mv)));
+        unslice(reference::multiply(p, mv), sequences, s, heads, h, e_y);
+        unslice(grads.q, sequences, s, heads, h, e_q);
+        unslice(grads.k, sequences, s, kv_heads, g, e_k);
+        unslice(reference::multiply(reference::transpose(p), mg), sequences, s, kv_heads, g, e_v);
+      }
+    }
+    expect_close(y, e_y, "y");
+    expect_close(d_q, e_q, "d q");
+    expect_close(d_k, e_k, "d k");
+    expect_close(d_v, e_v, "d v");
+  }
+};
+
+template <typename T>
+class SparseAttentionTest : public ::testing::Test {};
+TYPED_TEST_SUITE(SparseAttentionTest, StorageTypes);
+
+TYPED_TEST(SparseAttentionTest, MatchesTheReference) {
+  for (const Case& c : cases()) {
+    for (const bool self : {false, true}) {
+      if (c.time == 1000 && self) continue;  // the dense reference is slow; the smaller sizes do
+      SCOPED_TRACE(::testing::PrintToString(c) + (self ? " self" : ""));
+      Problem<TypeParam> problem(c, self);
+      problem.run();
+      problem.compare_with_reference();
+    }
+  }
+}
+
+TYPED_TEST(SparseAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
+  const Case c{"cached(k^2+1)", 100, 20, 12, 2, 4, 2};
+  Problem<TypeParam> listed(c, true), made(c, true, true);
+  listed.run();
+  made.run();
+  EXPECT_TRUE(same_bits(listed.results(), made.results()));
+}
+
+TYPED_TEST(SparseAttentionTest, SameBitsForAnyNumberOfThreads) {
+  expect_same_for_any_threads([] {
+    Problem<TypeParam> problem({"k^2+1", 100, 20, 12, 2, 6, 2}, true);
+    problem.run();
+    return problem.results();
+  });
+}
+
+TYPED_TEST(SparseAttentionTest, LaterTokensAreNotSeen) {
+  const Case c{"dense", 65, 3, 3, 1, 1, 1};
+  Problem<TypeParam> plain(c, true), changed(c, true);
+  const int64_t from = 40 * 3;
+  for (auto* input : {&changed.q, &changed.k, &changed.v}) {
+    std::fill(input->begin() + from, input->end(), static_cast<TypeParam>(1e18f));
+  }
+  plain.run();
+  changed.run();
+  plain.y.resize(from);
+  changed.y.resize(from);
+  EXPECT_TRUE(same_bits(plain.y, changed.y));
+}
+
+TYPED_TEST(SparseAttentionTest, HugeLogitsStayFinite) {
+  Problem<TypeParam> problem({"dense", 65, 20, 12, 1, 2, 1}, false);
+  for (auto* input : {&problem.q, &problem.k}) {
+    for (auto& x : *input)
+      x = static_cast<TypeParam>(1e2f * static_cast<Accumulator<TypeParam>>(x));
+  }
+  problem.run();  // logits of about +-10^4; the first row is empty
+  for (const double x : widened(problem.results())) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(SparseAttention, GradientsMatchFiniteDifferences) {
+  for (const Case& c :
+       {Case{"k^2+1", 9, 3, 2, 2, 4, 2}, Case{"dense", 9, 2, 3, 1, 2, 1, {0, 4, 4, 9}}}) {
+    Problem<double> p(c, c.batch == 2);
+    p.run();
+    const auto loss = [&] {
+      sparse_attention(p.inputs(), p.y.data());
+      return inner_product(p.y, p.grad_y);
+    };
+    expect_gradient(p.d_q, finite_differences(p.q, loss), "q");
+    expect_gradient(p.d_k, finite_differences(p.k, loss), "k");
+    expect_gradient(p.d_v, finite_differences(p.v, loss), "v");
+  }
+}
+
+TEST(SparseAttention, TokenWithoutReadsIsZero) {
+  Problem<double> p({"offsets(7,11)", 20, 3, 2, 1, 1, 1}, false);
+  p.run();
+  for (int64_t i = 0; i < 7 * 2; ++i) EXPECT_EQ(p.y[i], 0);
+  for (int64_t i = 0; i < 7 * 3; ++i) EXPECT_EQ(p.d_q[i], 0);
+}
+
+// With equal keys a token's output counts what it reads: one-hot values, window(3) and self.
+TEST(SparseAttention, WindowReadsExactlyItsTokens) {
+  const int64_t n = 10;
+  Problem<double> p({"window(3)", n, 1, n, 1, 1, 1}, true);
+  std::fill(p.k.begin(), p.k.end(), 0.0);
+  for (int64_t i = 0; i < n * n; ++i) p.v[i] = i % (n + 1) == 0;
+  p.run();
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t first = std::max<int64_t>(0, i - 3);
+    for (int64_t j = 0; j < n; ++j) {
+      const bool reads = first <= j && j <= i;
+      EXPECT_EQ(p.y[i * n + j], reads ? 1.0 / static_cast<double>(i - first + 1) : 0.0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hopmix::kernels

@@ -1,0 +1,200 @@
+// Random batches for the kernels' tests, and the slices of them that the reference works on.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/reference.h"
+#include "hopmix/kernels/rows.h"
+#include "hopmix/kernels/sequences.h"
+#include "hopmix/pattern/pattern.h"
+
+namespace hopmix::kernels::testing {
+
+using reference::Matrix;
+
+/// The sizes of one test.
+struct Case {
+  std::string pattern;
+  int64_t time, key_width, value_width;
+  int64_t batch = 1, heads = 1, kv_heads = 1;
+  std::vector<int64_t> bounds = {};  // packed sequences, if any
+
+  Sequences sequences() const {
+    return bounds.empty() ? Sequences::batched(batch, time) : Sequences::packed(bounds);
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.pattern << " T" << c.time << " DK" << c.key_width << " DV" << c.value_width
+             << " B" << c.batch << " H" << c.heads << " G" << c.kv_heads
+             << (c.bounds.empty() ? "" : " packed");
+}
+
+/// Every odd size, then patterns of every kind, grouped heads, batches and packed sequences.
+inline std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int64_t time : {1, 2, 63, 64, 65, 100, 1000}) {
+    for (const int64_t width : {3, 20, 64, 100}) {
+      all.push_back({"k^2+1", time, width, width + time % 2, 1, time < 1000 ? 2 : 1, 1});
+    }
+  }
+  for (const char* spec : {"dense", "window(4)", "2^k", "cached(k^2+1)", "random(3,1)",
+                           "global(3)|window(2)", "offsets(7,11)", "blocks(16)", "fenwick"}) {
+    all.push_back({spec, 100, 20, 12, 2, 4, 2});
+  }
+  all.push_back({"2^k", 70, 5, 7, 1, 6, 2, {0, 0, 1, 34, 34, 69, 70, 70}});
+  all.push_back({"dense", 65, 3, 3, 1, 3, 3, {0, 65}});
+  all.push_back({"k^2+1", 0, 3, 3, 2, 2, 1});
+  all.push_back({"k^2+1", 5, 3, 3, 0, 2, 1});
+  all.push_back({"k^2+1", 0, 3, 3, 1, 2, 1, {0, 0, 0}});
+  return all;
+}
+
+/// Values in [low, high) rounded to T.
+template <typename T>
+std::vector<T> random_values(int64_t count, int seed, double low = -1, double high = 1) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> uniform(low, high);
+  std::vector<T> out(count);
+  for (T& x : out) x = static_cast<T>(uniform(generator));
+  return out;
+}
+
+/// Where a kernel writes: NaN, so that an entry it forgets shows.
+template <typename T>
+std::vector<T> unwritten(int64_t count) {
+  return std::vector<T>(count, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+}
+
+template <typename T>
+std::vector<double> widened(const std::vector<T>& x) {
+  std::vector<double> out(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    out[i] = static_cast<double>(static_cast<Accumulator<T>>(x[i]));
+  return out;
+}
+
+/// Head `head` of sequence s out of x [B, T, heads, width].
+inline Matrix slice(const std::vector<double>& x, const Sequences& all, const Sequence& s,
+                    int64_t heads, int64_t head, int64_t width) {
+  Matrix out(s.length, width);
+  for (int64_t i = 0; i < s.length; ++i) {
+    for (int64_t c = 0; c < width; ++c) {
+      out(i, c) = x[(((s.batch * all.time + s.start + i) * heads) + head) * width + c];
+    }
+  }
+  return out;
+}
+
+/// Adds a slice back.
+inline void unslice(const Matrix& from, const Sequences& all, const Sequence& s, int64_t heads,
+                    int64_t head, std::vector<double>& x) {
+  for (int64_t i = 0; i < s.length; ++i) {
+    for (int64_t c = 0; c < from.cols; ++c) {
+      x[(((s.batch * all.time + s.start + i) * heads) + head) * from.cols + c] += from(i, c);
+    }
+  }
+}
+
+/// 1 where the pattern reads, among the first `length` tokens.
+inline Matrix mask_of(const Csr& csr, int64_t length, bool include_self = false) {
+  Matrix mask(length, length);
+  for (int64_t i = 0; i < length; ++i) {
+    for (int64_t r = csr.row_ptr[i]; r < csr.row_ptr[i + 1]; ++r) mask(i, csr.cols[r]) = 1;
+    if (include_self) mask(i, i) = 1;
+  }
+  return mask;
+}
+
+/// Entry by entry: 16 roundings of the sums, relative to the largest value (they mostly cancel;
+/// this holds from one term to 1000 steps), and for a rounded output half a unit of its own. NaN
+/// fails.
+template <typename T>
+void expect_close(const std::vector<T>& actual, const std::vector<double>& expected,
+                  const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double largest = 1;
+  for (const double x : expected) largest = std::max(largest, std::abs(x));
+  const double sums = 16 * std::numeric_limits<Accumulator<T>>::epsilon() * largest;
+  const double unit = kRoundsOutput<T> ? std::ldexp(1, -8) : 0;
+  const std::vector<double> values = widened(actual);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(values[i] - expected[i]);
+    ASSERT_TRUE(error <= sums + unit * std::abs(expected[i]))
+        << what << " entry " << i << ": " << values[i] << " instead of " << expected[i];
+  }
+}
+
+template <typename T>
+bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
+}
+
+/// Calls run() with 1, 2 and 3 threads; its results (a vector of values) must not differ in a bit.
+template <typename Run>
+void expect_same_for_any_threads(const Run& run) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const auto one = run();
+  for (const int threads : {2, 3}) {
+    omp_set_num_threads(threads);
+    EXPECT_TRUE(same_bits(run(), one)) << threads << " threads";
+  }
+  omp_set_num_threads(before);
+}
+
+/// One thread while it lives: small problems called many times would only wait for each other.
+struct OneThread {
+  int before = omp_get_max_threads();
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before); }
+};
+
+/// (loss(x + h) - loss(x - h)) / 2h for each entry of x, in double.
+template <typename Loss>
+std::vector<double> finite_differences(std::vector<double>& x, const Loss& loss) {
+  const OneThread guard;
+  const double h = 1e-5;
+  std::vector<double> out;
+  for (double& entry : x) {
+    const double value = entry;
+    entry = value + h;
+    const double above = loss();
+    entry = value - h;
+    const double below = loss();
+    entry = value;
+    out.push_back((above - below) / (2 * h));
+  }
+  return out;
+}
+
+inline double inner_product(const std::vector<double>& x, const std::vector<double>& y) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+/// Finite differences with h = 1e-5 are good to about h^2 plus rounding / h.
+inline void expect_gradient(const std::vector<double>& actual, const std::vector<double>& numeric,
+                            const std::string& what) {
+  ASSERT_EQ(actual.size(), numeric.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_TRUE(std::abs(actual[i] - numeric[i]) <= 1e-8 * (1 + std::abs(numeric[i])))
+        << what << " entry " << i << ": " << actual[i] << ", numerically " << numeric[i];
+  }
+}
+
+using StorageTypes = ::testing::Types<float, double, Bfloat16>;
+
+}  // namespace hopmix::kernels::testing

@@ -1,0 +1,58 @@
+// What every token mixer offers: a pass over a whole sequence for training, one step at a time for decoding, and a
+// description of what it reads and keeps.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace hopmix::nn {
+
+using torch::Tensor;
+
+/// What a layer publishes for later layers to read, under a name (`mem` in a config).
+struct SharedCache {
+  Tensor k, v;     // [B,T,H,D]
+  Tensor indices;  // [B,T,H,kappa] int32, the publisher's selection; undefined if it makes none
+};
+
+/// Travels through the layers of one forward pass or one step.
+struct Context {
+  std::map<std::string, SharedCache> mem;
+};
+
+/// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose first dimension is the
+/// batch.
+struct State {
+  int64_t position = 0;
+  std::map<std::string, Tensor> tensors;
+
+  /// Bytes held, for the whole batch.
+  int64_t bytes() const;
+};
+
+/// A causal token mixer on [B,T,width].
+class Mixer : public torch::nn::Module {
+ public:
+  /// x [B,T,width] -> [B,T,width]; output t depends on x_0..x_t only.
+  virtual Tensor forward(const Tensor& x, Context& context) = 0;
+
+  /// The state before the first token, of `batch` sequences.
+  virtual State initial_state(int64_t batch) const = 0;
+
+  /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of `forward` to rounding.
+  /// Advances the state by one token.
+  virtual Tensor step(const Tensor& x, State& state, Context& context) = 0;
+
+  /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.
+  virtual int64_t state_bytes(int64_t t) const = 0;
+
+ protected:
+  /// Bytes of one element of the parameters.
+  int64_t element_size() const { return parameters().front().element_size(); }
+  torch::TensorOptions options() const { return parameters().front().options(); }
+};
+
+}  // namespace hopmix::nn

@@ -1,0 +1,93 @@
+#include "hopmix/nn/mixers/attention.h"
+
+namespace hopmix::nn {
+
+Attention::Attention(const AttentionConfig& config)
+    : config_(config), rows_(config.pattern), past_(config.pattern) {
+  check_heads(config);
+  qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
+  out_ = register_module("out", linear(config.width, config.width));
+}
+
+std::vector<Tensor> Attention::project(const Tensor& input, int64_t start) {
+  std::vector<Tensor> parts = split_heads(qkv_(input), 3 * config_.heads).chunk(3, 2);
+  if (config_.rope) {
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+  }
+  return parts;
+}
+
+Tensor Attention::forward(const Tensor& x, Context&) {
+  const std::vector<Tensor> qkv = project(shift_tokens(config_, x), 0);
+  Tensor y;
+  if (past_.spec() == "dense") {
+    y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
+                                            qkv[2].transpose(1, 2), {}, 0.0, /*is_causal=*/true)
+            .transpose(1, 2);
+  } else {
+    y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
+  }
+  return out_(y.flatten(2));
+}
+
+State Attention::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  for (const char* name : {"k", "v"}) {
+    state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
+  }
+  return state;
+}
+
+Tensor Attention::step(const Tensor& x, State& state, Context&) {
+  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
+  const Tensor v = torch::cat({past_.read(state, "v"), qkv[2]}, 1);
+  past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
+  ++state.position;
+  return out_(token_sum(token_softmax(qkv[0].squeeze(1), k), v).flatten(1));
+}
+
+int64_t Attention::state_bytes(int64_t t) const {
+  return (2 * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
+}
+
+MixerEntry attention_entry() {
+  return {"attention",
+          "y_i = sum_{j<=i} softmax(q_i.k_j) v_j",
+          "n",
+          "2n",
+          "Vaswani et al. 2017",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            return std::make_shared<Attention>(AttentionConfig{read_heads(table, defaults)});
+          }};
+}
+
+MixerEntry sparse_attention_entry() {
+  return {"sparse_attention",
+          "y_i = sum_{j in S_i, j=i} softmax(q_i.k_j) v_j",
+          "|S_i| + 1",
+          "2 cache(S)",
+          "Child et al. 2019",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            AttentionConfig config{read_heads(table, defaults)};
+            config.pattern = table.get("pattern", "strided(8) | window(8)");
+            return std::make_shared<Attention>(config);
+          }};
+}
+
+MixerEntry local_attention_entry() {
+  return {"local_attention",
+          "y_i = sum_{i-w<j<=i} softmax(q_i.k_j) v_j",
+          "w",
+          "2(w-1)",
+          "Beltagy et al. 2020",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            AttentionConfig config{read_heads(table, defaults)};
+            const int64_t window = table.get_at_least("window", 64, 2);
+            config.pattern = "window(" + std::to_string(window - 1) + ")";
+            return std::make_shared<Attention>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

@@ -1,0 +1,71 @@
+#include "hopmix/nn/mixers/gated_linear_recurrence.h"
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+GatedLinearRecurrence::GatedLinearRecurrence(const GatedLinearRecurrenceConfig& config)
+    : config_(config) {
+  check_heads(config);
+  if (config.decay != "channel" && config.decay != "head") {
+    throw Error("decay = '" + config.decay + "': must be channel or head");
+  }
+  const int64_t input = config.input_width(), width = config.width;
+  const int64_t gates = config.decay == "channel" ? width : config.heads;
+  value_ = register_module("value", linear(input, width));
+  gates_ = register_module("gates", linear(input, 2 * gates, /*bias=*/true));
+  if (config.decay == "channel") {
+    torch::NoGradGuard no_grad;
+    gates_->bias.narrow(0, 0, gates).copy_(torch::linspace(0.0, 5.0, gates));
+  }
+  out_ = register_module("out", linear(width, width));
+}
+
+std::pair<Tensor, Tensor> GatedLinearRecurrence::project(const Tensor& input) {
+  std::vector<Tensor> gates = torch::sigmoid(gates_(input)).chunk(2, -1);
+  if (config_.decay == "head") {
+    for (Tensor& gate : gates) gate = gate.repeat_interleave(config_.head_width(), -1);
+  }
+  return {gates[0], gates[1] * value_(input)};
+}
+
+Tensor GatedLinearRecurrence::forward(const Tensor& x, Context&) {
+  const auto [a, u] = project(shift_tokens(config_, x));
+  return out_(std::get<0>(ops::linear_recurrence(a, u)));
+}
+
+State GatedLinearRecurrence::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  const auto wide = options().dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  state.tensors["y"] = torch::zeros({batch, config_.width}, options().dtype(wide));
+  return state;
+}
+
+Tensor GatedLinearRecurrence::step(const Tensor& x, State& state, Context&) {
+  const auto [a, u] = project(shift_tokens_step(config_, x, state));
+  Tensor& y = state.tensors["y"];
+  y = a.squeeze(1) * y + u.squeeze(1);
+  ++state.position;
+  return out_(y.to(x.scalar_type()));
+}
+
+int64_t GatedLinearRecurrence::state_bytes(int64_t) const {
+  const int64_t wide = std::max<int64_t>(element_size(), 4);
+  return config_.width * wide + token_shift_elements(config_) * element_size();
+}
+
+MixerEntry gated_linear_recurrence_entry() {
+  return {"gated_linear_recurrence",
+          "y_t = a_t y_{t-1} + b_t v_t",
+          "1",
+          "1",
+          "Gu et al. 2022 (diagonal SSM), De et al. 2024",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            GatedLinearRecurrenceConfig config{read_heads_without_rope(table, defaults)};
+            config.decay = table.get_choice("decay", config.decay, {"channel", "head"});
+            return std::make_shared<GatedLinearRecurrence>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

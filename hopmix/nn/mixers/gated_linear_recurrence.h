@@ -1,0 +1,35 @@
+// First-order gated linear recurrence: the diagonal state-space model of the first paper's comparison.
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct GatedLinearRecurrenceConfig : HeadsConfig {
+  std::string decay = "channel";  // a decay of its own for each channel, or for each head
+};
+
+/// y_t = a_t y_{t-1} + b_t v_t with a_t, b_t sigmoids of linear maps of the input (the paper's section 3.2: B on the
+/// sub-diagonal, A diagonal). With decay = channel the biases of a spread over [0, 5], so that channels remember for
+/// different times; with decay = head they start at 0.
+class GatedLinearRecurrence : public Mixer {
+ public:
+  explicit GatedLinearRecurrence(const GatedLinearRecurrenceConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// input [B,T,*] -> (a, b v), each [B,T,width].
+  std::pair<Tensor, Tensor> project(const Tensor& input);
+
+  GatedLinearRecurrenceConfig config_;
+  torch::nn::Linear value_{nullptr}, gates_{nullptr}, out_{nullptr};
+};
+
+MixerEntry gated_linear_recurrence_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,46 @@
+// Generalized linear recurrence on any pattern (arXiv 2605.31367): Y = (I - B)^{-1} A X with A and B from the input.
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/past.h"
+#include "hopmix/nn/pattern_rows.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct GlrConfig : HeadsConfig {
+  std::string pattern = "k^2+1";
+  /// shared:      A = B D + D' (appendix B.3): one softmax, one cached vector z_j a token.
+  /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with a q and k of its own.
+  std::string coefficients = "shared";
+};
+
+/// Gates, d and d_self are sigmoids of a linear map of the input, one a head, bias 0 at the start.
+class Glr : public Mixer {
+ public:
+  explicit Glr(const GlrConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  struct Projections {
+    Tensor q, k, v;         // [B,T,H,D]: of B, and the values
+    Tensor q_in, k_in;      // [B,T,H,D]: of A, if independent
+    Tensor gate, d, d_self; // [B,T,H]; the last two if shared
+  };
+  Projections project(const Tensor& input, int64_t start);
+  bool shared() const { return config_.coefficients == "shared"; }
+  std::vector<std::string> cached() const;
+
+  GlrConfig config_;
+  PatternRows rows_;
+  Past past_;
+  torch::nn::Linear qkv_{nullptr}, gates_{nullptr}, out_{nullptr};
+};
+
+MixerEntry glr_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,222 @@
+// Every mixer keeps the same promises; one row of the table below is all that a new one adds.
+#include <gtest/gtest.h>
+
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+namespace {
+
+struct Case {
+  std::string label, mixer, keys;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"attention", "attention", ""},
+      {"attention-rope", "attention", "rope=true"},
+      {"attention-no-shift", "attention", "token_shift=false"},
+      {"local", "local_attention", "window=5"},
+      {"sparse-inheriting", "sparse_attention", "pattern='cached(2^k)|global(2)'\nrope=true"},
+      {"sparse-not-inheriting", "sparse_attention", "pattern='strided(3)|window(2)'"},
+      {"glr-dense", "glr", "pattern='dense'"},
+      {"glr-window", "glr", "pattern='window(4)'\nrope=true"},
+      {"glr-2k", "glr", "pattern='2^k'"},
+      {"glr-k2-cached", "glr", "pattern='cached(k^2+1)'"},
+      {"glr-blocks", "glr", "pattern='blocks(8)'"},
+      {"glr-random", "glr", "pattern='random(3,7)'\nheads=2"},
+      {"glr-independent", "glr", "pattern='k^2+1'\ncoefficients='independent'"},
+      {"glr-independent-cached", "glr", "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
+      {"gated-channel", "gated_linear_recurrence", ""},
+      {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
+  };
+  return all;
+}
+
+class MixerTest : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr int64_t kWidth = 24;
+
+  std::shared_ptr<Mixer> make() const {
+    torch::manual_seed(1);
+    toml::table keys = config::parse(GetParam().keys, GetParam().label);
+    config::Table table(keys);
+    const auto mixer = find_mixer(GetParam().mixer).make(table, BlockDefaults{.width = kWidth, .heads = 4});
+    table.finish();
+    return mixer;
+  }
+
+  static Tensor input(int64_t batch, int64_t time) {
+    torch::manual_seed(2);
+    return torch::randn({batch, time, kWidth});
+  }
+
+  static Tensor run(Mixer& mixer, const Tensor& x) {
+    Context context;
+    return mixer.forward(x, context);
+  }
+};
+
+TEST_P(MixerTest, StepEqualsForwardAtEveryPosition) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  for (const int64_t time : {1, 2, 63, 64, 65, 100}) {
+    const Tensor x = input(2, time).to(torch::kFloat64);
+    const Tensor whole = run(*mixer, x);
+    State state = mixer->initial_state(2);
+    Context context;
+    for (int64_t t = 0; t < time; ++t) {
+      const Tensor y = mixer->step(x.select(1, t), state, context);
+      // The state of the gated recurrence is float32 only for narrower parameters; here all is float64.
+      EXPECT_LT((y - whole.select(1, t)).abs().max().item<double>(), 1e-12) << "t = " << t << " of " << time;
+      EXPECT_EQ(state.position, t + 1);
+    }
+  }
+}
+
+TEST_P(MixerTest, StateBytesAreThoseAllocated) {
+  for (const auto dtype : {torch::kFloat32, torch::kFloat64, torch::kBFloat16}) {
+    const auto mixer = make();
+    mixer->to(dtype);
+    const torch::NoGradGuard no_grad;
+    const Tensor x = input(3, 70).to(dtype);
+    State state = mixer->initial_state(3);
+    EXPECT_EQ(state.bytes(), 3 * mixer->state_bytes(0));
+    Context context;
+    for (int64_t t = 0; t < 70; ++t) {
+      mixer->step(x.select(1, t), state, context);
+      ASSERT_EQ(state.bytes(), 3 * mixer->state_bytes(t + 1)) << "t = " << t;
+      for (const auto& [name, tensor] : state.tensors) {
+        // What the tensor keeps alive is what it says it holds.
+        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()), tensor.numel() * tensor.element_size()) << name;
+      }
+    }
+  }
+}
+
+TEST_P(MixerTest, NoTokenSeesTheFuture) {
+  const auto mixer = make();
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(2, 65);
+  const Tensor before = run(*mixer, x);
+  for (const int64_t cut : {1, 30, 64}) {
+    Tensor changed = x.clone();
+    changed.slice(1, cut).mul_(1e4);
+    const Tensor after = run(*mixer, changed);
+    EXPECT_TRUE(torch::equal(before.slice(1, 0, cut), after.slice(1, 0, cut))) << "cut = " << cut;
+    EXPECT_FALSE(torch::equal(before.slice(1, cut), after.slice(1, cut)));
+  }
+}
+
+TEST_P(MixerTest, EveryParameterAndTheInputGetFiniteGradients) {
+  const auto mixer = make();
+  const Tensor x = input(2, 33).requires_grad_();
+  run(*mixer, x).square().sum().backward();
+  EXPECT_TRUE(x.grad().isfinite().all().item<bool>());
+  EXPECT_GT(x.grad().abs().max().item<double>(), 0);
+  for (const auto& item : mixer->named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
+    EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
+  }
+}
+
+TEST_P(MixerTest, ThreadCountDoesNotChangeABit) {
+  const auto mixer = make();
+  const Tensor x = input(5, 65);
+  const int threads = at::get_num_threads();
+  const auto gradients = [&](int count) {
+    at::set_num_threads(count);
+    mixer->zero_grad();
+    const Tensor y = run(*mixer, x);
+    y.square().sum().backward();
+    std::vector<Tensor> all = {y.detach()};
+    // The gates' gradients go through our operators alone.
+    for (const auto& item : mixer->named_parameters()) all.push_back(item.value().grad().clone());
+    return all;
+  };
+  const std::vector<Tensor> one = gradients(1), two = gradients(2);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(torch::equal(one[i], two[i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixers, MixerTest, testing::ValuesIn(cases()), [](const auto& test) {
+  std::string name = test.param.label;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Registry, EveryMixerIsTestedAndDescribed) {
+  for (const MixerEntry& entry : mixers()) {
+    const auto tested = std::any_of(cases().begin(), cases().end(), [&](const Case& c) { return c.mixer == entry.name; });
+    EXPECT_TRUE(tested) << entry.name << " has no row in the table of this file";
+    for (const std::string& text : {entry.equation, entry.reads, entry.cache, entry.source}) EXPECT_FALSE(text.empty());
+  }
+}
+
+TEST(Registry, UnknownNameSuggestsTheNearest) {
+  try {
+    find_mixer("atention");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "mixer 'atention' is not known; did you mean 'attention'?");
+  }
+}
+
+// A token's mixer input and output widths, by the definition: y = (I - B)^{-1} ((B D + D') v), dense and in float64.
+class DefinitionTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
+  const int64_t time = 50, width = 24, heads = 4;
+  torch::manual_seed(3);
+  toml::table keys{{"pattern", "k^2+1"}, {"coefficients", GetParam()}};
+  config::Table table(keys);
+  const auto mixer = find_mixer("glr").make(table, BlockDefaults{.width = width, .heads = heads});
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = torch::randn({1, time, width}, torch::kFloat64);
+  Context context;
+  const Tensor y = mixer->forward(x, context);
+
+  const auto parameters = mixer->named_parameters();
+  Tensor previous = torch::zeros_like(x[0]);
+  previous.slice(0, 1).copy_(x[0].slice(0, 0, time - 1));
+  const Tensor u = torch::cat({x[0], previous}, 1);
+  const Tensor qkv = torch::matmul(u, parameters["qkv.weight"].t());
+  const Tensor gates =
+      torch::sigmoid(torch::matmul(u, parameters["gates.weight"].t()) + parameters["gates.bias"]);
+  Tensor allowed = torch::zeros({time, time}, torch::kBool);
+  for (int64_t i = 0; i < time; ++i) {
+    for (int64_t k = 0; k * k + 1 <= i; ++k) allowed[i][i - (k * k + 1)] = true;
+  }
+  const auto softmax = [&](int64_t q, int64_t k, int64_t h, const Tensor& mask) {
+    const int64_t d = width / heads;
+    const auto part = [&](int64_t p) { return qkv.slice(1, p * width + h * d, p * width + (h + 1) * d); };
+    const Tensor scores = torch::matmul(part(q), part(k).t()) / std::sqrt(static_cast<double>(d));
+    const Tensor weights = torch::where(mask, scores.exp(), torch::zeros_like(scores));
+    return weights / weights.sum(1, true).clamp_min(1e-300);
+  };
+  std::vector<Tensor> outputs;
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t d = width / heads;
+    const Tensor v = qkv.slice(1, 2 * width + h * d, 2 * width + (h + 1) * d);
+    const Tensor gate = gates.select(1, h);
+    const Tensor b = gate.unsqueeze(1) * softmax(0, 1, h, allowed);
+    Tensor a;
+    if (GetParam() == "shared") {
+      a = torch::matmul(b, torch::diag(gates.select(1, heads + h))) + torch::diag(gates.select(1, 2 * heads + h));
+    } else {
+      a = softmax(3, 4, h, allowed | torch::eye(time, torch::kBool));
+    }
+    const Tensor identity = torch::eye(time, torch::kFloat64);
+    outputs.push_back(torch::matmul(torch::inverse(identity - b), torch::matmul(a, v)));
+  }
+  const Tensor expected = torch::matmul(torch::cat(outputs, 1), parameters["out.weight"].t());
+  EXPECT_LT((y[0] - expected).abs().max().item<double>(), 1e-12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Glr, DefinitionTest, testing::Values("shared", "independent"),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace hopmix::nn

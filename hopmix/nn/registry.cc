@@ -1,0 +1,27 @@
+#include "hopmix/nn/registry.h"
+
+#include "hopmix/base/nearest.h"
+#include "hopmix/nn/mixers/attention.h"
+#include "hopmix/nn/mixers/gated_linear_recurrence.h"
+#include "hopmix/nn/mixers/glr.h"
+
+namespace hopmix::nn {
+
+const std::vector<MixerEntry>& mixers() {
+  static const std::vector<MixerEntry> entries = {
+      attention_entry(), local_attention_entry(), sparse_attention_entry(), glr_entry(),
+      gated_linear_recurrence_entry(),
+  };
+  return entries;
+}
+
+const MixerEntry& find_mixer(const std::string& name) {
+  std::vector<std::string> names;
+  for (const MixerEntry& entry : mixers()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  throw Error("mixer '" + name + "' is not known" + suggestion(name, names));
+}
+
+}  // namespace hopmix::nn

@@ -1,0 +1,39 @@
+// Every mixer by name: its description and how to build it from a config.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hopmix/config/config.h"
+#include "hopmix/nn/mixer.h"
+
+namespace hopmix::nn {
+
+/// What a block inherits from its model unless its own table says otherwise.
+struct BlockDefaults {
+  int64_t width = 64;
+  int64_t heads = 4;
+  bool token_shift = true;
+  bool rope = false;
+};
+
+/// One row of `hopmix mixers`.
+struct MixerEntry {
+  std::string name;
+  std::string equation;
+  std::string reads;   // time a token
+  std::string cache;   // memory a token, in vectors
+  std::string source;  // the paper
+  /// Reads the mixer's own keys from `table`, builds it. Throws Error on a bad value.
+  std::function<std::shared_ptr<Mixer>(config::Table& table, const BlockDefaults& defaults)> make;
+};
+
+/// All mixers, in the order they are listed.
+const std::vector<MixerEntry>& mixers();
+
+/// The entry called `name`; Error with the nearest name if there is none.
+const MixerEntry& find_mixer(const std::string& name);
+
+}  // namespace hopmix::nn

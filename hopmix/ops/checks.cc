@@ -1,0 +1,202 @@
+#include "hopmix/ops/checks.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "hopmix/base/error.h"
+
+namespace hopmix::ops {
+namespace {
+
+std::string joined(std::initializer_list<const char*> names) {
+  std::string out = "[";
+  for (const char* name : names) out += (out.size() > 1 ? ", " : "") + std::string(name);
+  return out + "]";
+}
+
+void check_index(const std::string& op, const char* name, const Tensor& t, at::ScalarType dtype,
+                 const char* meaning) {
+  TORCH_CHECK_VALUE(t.defined() && t.dim() == 1 && t.scalar_type() == dtype, op, ": ", name, " is ",
+                    t.scalar_type(), " ", t.sym_sizes(), ", but must be ", dtype, " ", meaning);
+}
+
+void check_row_ptr(const std::string& op, const Tensor& row_ptr, int64_t nnz, int64_t longest) {
+  const int64_t n = row_ptr.size(0) - 1;
+  const int64_t* ptr = row_ptr.const_data_ptr<int64_t>();
+  TORCH_CHECK_VALUE(n >= longest, op, ": row_ptr has ", n + 1, " entries, so ", n,
+                    " rows, but must have one for each of the ", longest,
+                    " tokens of the longest sequence, and one entry more");
+  TORCH_CHECK_VALUE(ptr[0] == 0, op, ": row_ptr[0] is ", ptr[0], ", but must be 0");
+  for (int64_t i = 0; i < n; ++i) {
+    TORCH_CHECK_VALUE(ptr[i] <= ptr[i + 1], op, ": row_ptr[", i + 1, "] is ", ptr[i + 1],
+                      ", but must be at least row_ptr[", i, "] = ", ptr[i]);
+  }
+  TORCH_CHECK_VALUE(ptr[n] == nnz, op, ": row_ptr[", n, "] is ", ptr[n],
+                    ", but must be the number of cols, ", nnz);
+}
+
+void check_cols(const std::string& op, const Tensor& row_ptr, const Tensor& cols) {
+  const int64_t* ptr = row_ptr.const_data_ptr<int64_t>();
+  const int32_t* col = cols.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i + 1 < row_ptr.size(0); ++i) {
+    int64_t previous = -1;
+    for (int64_t r = ptr[i]; r < ptr[i + 1]; ++r) {
+      TORCH_CHECK_VALUE(previous < col[r] && col[r] < i, op, ": cols[", r, "] is ", col[r],
+                        ", but row ", i, " must list tokens from 0 to ", i - 1,
+                        " in ascending order");
+      previous = col[r];
+    }
+  }
+}
+
+}  // namespace
+
+void Arguments::device(const char* name, const Tensor& t) const {
+  TORCH_CHECK_VALUE(!first_.defined() || t.device() == first_.device(), op_, ": ", name, " is on ",
+                    t.device(), ", but must be on ", first_.device(), " like ", first_name_);
+}
+
+void Arguments::shape(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
+  TORCH_CHECK_VALUE(t.dim() == static_cast<int64_t>(dims.size()), op_, ": ", name, " is ",
+                    t.sym_sizes(), ", but must be ", joined(dims));
+  int64_t axis = 0;
+  for (const char* dim : dims) {
+    const c10::SymInt size = t.sym_size(axis++);
+    const auto [seen, is_new] = sizes_.emplace(dim, size);
+    if (is_new) {
+      source_[dim] = name;
+      continue;
+    }
+    TORCH_CHECK_VALUE(size == seen->second, op_, ": ", name, " is ", t.sym_sizes(),
+                      ", but must be ", joined(dims), " with ", dim, " = ", seen->second, " as in ",
+                      source_[dim]);
+  }
+}
+
+void Arguments::tensor(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
+  TORCH_CHECK_VALUE(t.defined(), op_, ": ", name, " is undefined, but must be a tensor");
+  const at::ScalarType dtype = t.scalar_type();
+  if (!first_.defined()) {
+    TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16, op_,
+                      ": ", name, " is ", dtype, ", but must be Float, Double or BFloat16");
+    first_ = t;
+    first_name_ = name;
+  }
+  TORCH_CHECK_VALUE(dtype == first_.scalar_type(), op_, ": ", name, " is ", dtype, ", but must be ",
+                    first_.scalar_type(), " like ", first_name_);
+  device(name, t);
+  shape(name, t, dims);
+}
+
+at::ScalarType Arguments::state_dtype() const {
+  return first_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+void Arguments::state(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
+  TORCH_CHECK_VALUE(t.scalar_type() == state_dtype(), op_, ": ", name, " is ", t.scalar_type(),
+                    ", but must be ", state_dtype(), " for ", first_.scalar_type(), " inputs");
+  device(name, t);
+  shape(name, t, dims);
+}
+
+void Arguments::grouped_heads() const {
+  const c10::SymInt& heads = sizes_.at("H");
+  const c10::SymInt& kv_heads = sizes_.at("G");
+  TORCH_CHECK_VALUE(kv_heads > 0 && heads % kv_heads == 0, op_, ": q has ", heads,
+                    " heads, but must have a multiple of the ", kv_heads,
+                    " heads of k and v (at least 1)");
+  TORCH_CHECK_VALUE(sizes_.at("DK") > 0, op_, ": q is ", first_.sym_sizes(),
+                    ", but must have a width of at least 1");
+}
+
+void Arguments::pattern(const PatternArg& pattern) {
+  if (!pattern.row_ptr.defined() && !pattern.cols.defined()) return;
+  check_index(op_, "row_ptr", pattern.row_ptr, at::kLong, "[n + 1]");
+  check_index(op_, "cols", pattern.cols, at::kInt, "[nnz]");
+  device("row_ptr", pattern.row_ptr);
+  device("cols", pattern.cols);
+  TORCH_CHECK_VALUE(pattern.row_ptr.sym_size(0) > 0, op_,
+                    ": row_ptr is [0], but must have at least one entry, 0");
+}
+
+void Arguments::cu_seqlens(const std::optional<Tensor>& cu_seqlens) {
+  if (!cu_seqlens) {
+    sizes_.emplace("N", sizes_.at("B"));
+    source_["N"] = source_["B"];
+    return;
+  }
+  check_index(op_, "cu_seqlens", *cu_seqlens, at::kLong, "[N + 1]");
+  device("cu_seqlens", *cu_seqlens);
+  TORCH_CHECK_VALUE(cu_seqlens->sym_size(0) > 0, op_,
+                    ": cu_seqlens is [0], but must have at least one entry, 0");
+  TORCH_CHECK_VALUE(sizes_.at("B") == 1, op_, ": ", first_name_, " has batch ", sizes_.at("B"),
+                    ", but must have batch 1 when cu_seqlens is given");
+  sizes_.emplace("N", cu_seqlens->sym_size(0) - 1);
+  source_["N"] = "cu_seqlens";
+}
+
+double Arguments::scale(std::optional<double> scale) const {
+  if (!scale) return 1 / std::sqrt(static_cast<double>(size("DK")));
+  TORCH_CHECK_VALUE(std::isfinite(*scale), op_, ": scale is ", *scale, ", but must be finite");
+  return *scale;
+}
+
+Tensor Arguments::empty(std::initializer_list<const char*> dims,
+                        std::optional<at::ScalarType> dtype) const {
+  std::vector<c10::SymInt> sizes;
+  for (const char* dim : dims) sizes.push_back(sizes_.at(dim));
+  return at::empty_symint(sizes, first_.options().dtype(dtype.value_or(first_.scalar_type())));
+}
+
+kernels::Sequences bind_sequences(const Arguments& args, const std::optional<Tensor>& cu_seqlens) {
+  const int64_t time = args.size("T");
+  if (!cu_seqlens) return kernels::Sequences::batched(args.size("B"), time);
+  const Tensor bounds = cu_seqlens->contiguous();
+  const int64_t* at = bounds.const_data_ptr<int64_t>();
+  const int64_t last = bounds.size(0) - 1;
+  TORCH_CHECK_VALUE(at[0] == 0, args.op(), ": cu_seqlens[0] is ", at[0], ", but must be 0");
+  for (int64_t n = 0; n < last; ++n) {
+    TORCH_CHECK_VALUE(at[n] <= at[n + 1], args.op(), ": cu_seqlens[", n + 1, "] is ", at[n + 1],
+                      ", but must be at least cu_seqlens[", n, "] = ", at[n]);
+  }
+  TORCH_CHECK_VALUE(at[last] == time, args.op(), ": cu_seqlens[", last, "] is ", at[last],
+                    ", but must be T = ", time);
+  return kernels::Sequences::packed({at, static_cast<size_t>(last + 1)});
+}
+
+Pattern parse_pattern(const std::string& op, std::string_view spec, int64_t n) {
+  try {
+    return Pattern(spec, n);
+  } catch (const Error& error) {
+    TORCH_CHECK_VALUE(false, op, ": ", error.what());
+  }
+}
+
+BoundPattern::BoundPattern(const Arguments& args, const PatternArg& pattern, int64_t longest) {
+  TORCH_CHECK_VALUE(longest <= std::numeric_limits<int32_t>::max(), args.op(), ": T is ", longest,
+                    ", but a pattern must have less than 2^31 tokens");
+  if (!pattern.row_ptr.defined()) {
+    rows_.emplace(parse_pattern(args.op(), pattern.spec, longest));
+    return;
+  }
+  row_ptr_ = pattern.row_ptr.contiguous();
+  cols_ = pattern.cols.contiguous();
+  check_row_ptr(args.op(), row_ptr_, cols_.size(0), longest);
+  check_cols(args.op(), row_ptr_, cols_);
+  rows_.emplace(row_ptr_.const_data_ptr<int64_t>(), cols_.const_data_ptr<int32_t>());
+}
+
+std::vector<Tensor> gradients(at::TensorList inputs, at::ArrayRef<bool> needs) {
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    out.push_back(needs[i] ? at::empty_symint(inputs[i].sym_sizes(), inputs[i].options())
+                           : at::empty({0}, inputs[i].options()));
+  }
+  return out;
+}
+
+}  // namespace hopmix::ops

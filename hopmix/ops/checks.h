@@ -1,0 +1,88 @@
+// The argument checks of all operators. A failed one raises ValueError (c10::ValueError) in one
+// line that names the argument, its value and what would be right.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
+
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hopmix/kernels/rows.h"
+#include "hopmix/kernels/sequences.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::ops {
+
+/// Checks shapes, dtypes and devices of one call, and so knows its sizes. What only the content of
+/// index tensors can tell is left to BoundCall, because a meta tensor has none.
+class Arguments {
+ public:
+  /// `op` without the namespace, as the errors name it.
+  explicit Arguments(std::string op) : op_(std::move(op)) {}
+
+  /// `dims` names the sizes; one that was seen before must agree. All tensors share dtype and
+  /// device with the first, whose dtype must be float32, float64 or bfloat16.
+  void tensor(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+
+  /// A recurrent state: float64 when the tensors are, else float32.
+  void state(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  at::ScalarType state_dtype() const;
+
+  /// H query heads on G key/value heads: G >= 1 and H a multiple of it. DK >= 1.
+  void grouped_heads() const;
+
+  /// int64 [n + 1] and int32 [nnz]; a spec is checked when it is bound.
+  void pattern(const PatternArg& pattern);
+
+  /// int64 [N + 1] with B = 1. Sets N, the number of sequences (B without cu_seqlens).
+  void cu_seqlens(const std::optional<Tensor>& cu_seqlens);
+
+  /// The given scale, which must be finite, or 1/sqrt(DK).
+  double scale(std::optional<double> scale) const;
+
+  const c10::SymInt& operator[](const char* dim) const { return sizes_.at(dim); }
+  int64_t size(const char* dim) const { return sizes_.at(dim).expect_int(); }
+  const std::string& op() const { return op_; }
+
+  /// New uninitialized memory of these sizes, with the dtype and device of the tensors, or another
+  /// dtype.
+  Tensor empty(std::initializer_list<const char*> dims,
+               std::optional<at::ScalarType> dtype = {}) const;
+
+ private:
+  void shape(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  void device(const char* name, const Tensor& t) const;
+
+  std::string op_, first_name_;
+  Tensor first_;
+  std::map<std::string, c10::SymInt, std::less<>> sizes_;
+  std::map<std::string, std::string> source_;  // which argument a size came from
+};
+
+/// The sequences of a call with B, T (and cu_seqlens): bounds rise from 0 to T.
+kernels::Sequences bind_sequences(const Arguments& args, const std::optional<Tensor>& cu_seqlens);
+
+/// A pattern on the longest sequence, safe to read: row_ptr and cols are checked entry by entry, so
+/// malformed indices cannot reach a kernel.
+class BoundPattern {
+ public:
+  BoundPattern(const Arguments& args, const PatternArg& pattern, int64_t longest);
+  const kernels::Rows& rows() const { return *rows_; }
+
+ private:
+  Tensor row_ptr_, cols_;  // keep what rows_ views
+  std::optional<kernels::Rows> rows_;
+};
+
+/// Parses a spec on n tokens; its errors become ValueError.
+Pattern parse_pattern(const std::string& op, std::string_view spec, int64_t n);
+
+/// Memory for the gradients of `inputs`: of the input's shape where `needs` it, else empty.
+std::vector<Tensor> gradients(at::TensorList inputs, at::ArrayRef<bool> needs);
+
+}  // namespace hopmix::ops

@@ -1,0 +1,54 @@
+#include "hopmix/pattern/pattern.h"
+
+#include <algorithm>
+
+#include "hopmix/base/error.h"
+#include "hopmix/pattern/node.h"
+
+namespace hopmix {
+namespace {
+
+using namespace terms;
+
+constexpr int64_t kMaxTokens = (int64_t{1} << 31) - 1;
+
+bool inherits(const Dense&) { return true; }
+bool inherits(const Window&) { return true; }
+bool inherits(const Cached&) { return true; }
+bool inherits(const Global&) { return true; }
+bool inherits(const Blocks&) { return true; }
+bool inherits(const Fenwick&) { return true; }
+bool inherits(const Offsets& p) {  // 1, 2, ..., w is a window
+  return p.values.empty() || p.values.back() == static_cast<int64_t>(p.values.size());
+}
+bool inherits(const Strided&) { return false; }
+bool inherits(const Random&) { return false; }
+bool inherits(const Dag&) { return false; }
+
+}  // namespace
+
+Pattern::Pattern(std::string_view spec, int64_t n) : spec_(strip_spec(spec)), n_(n) {
+  if (n < 0 || n > kMaxTokens) {
+    throw Error("n " + std::to_string(n) + " must be 0 to " + std::to_string(kMaxTokens));
+  }
+  root_ = std::make_shared<const Node>(parse_terms(spec_, n));
+}
+
+int64_t Pattern::size() const { return n_; }
+
+const std::string& Pattern::spec() const { return spec_; }
+
+bool Pattern::inherits() const {
+  return std::all_of(root_->terms.begin(), root_->terms.end(), [](const Term& term) {
+    return std::visit([](const auto& p) { return hopmix::inherits(p); }, term);
+  });
+}
+
+const std::vector<int64_t>& Pattern::offsets() const {
+  static const std::vector<int64_t> none;
+  if (root_->terms.size() != 1) return none;
+  const auto* f = std::get_if<Offsets>(&root_->terms.front());
+  return f ? f->values : none;
+}
+
+}  // namespace hopmix

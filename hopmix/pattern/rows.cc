@@ -1,0 +1,108 @@
+// Row i of each kind of pattern, made on the fly.
+#include <algorithm>
+#include <unordered_set>
+
+#include "hopmix/base/error.h"
+#include "hopmix/pattern/node.h"
+
+namespace hopmix {
+namespace {
+
+using namespace terms;
+
+using Cols = std::vector<int32_t>;
+
+void append(Cols& cols, int64_t j) { cols.push_back(static_cast<int32_t>(j)); }
+
+void append_range(Cols& cols, int64_t begin, int64_t end) {
+  for (int64_t j = begin; j < end; ++j) append(cols, j);
+}
+
+void append_row(const Dense&, int64_t i, Cols& cols) { append_range(cols, 0, i); }
+
+void append_row(const Window& p, int64_t i, Cols& cols) {
+  append_range(cols, std::max<int64_t>(0, i - p.width), i);
+}
+
+void append_row(const Offsets& p, int64_t i, Cols& cols) {
+  size_t k = std::upper_bound(p.values.begin(), p.values.end(), i) - p.values.begin();
+  while (k-- > 0) append(cols, i - p.values[k]);
+}
+
+// The closed form of arXiv 2605.31367, section 4.2, which counts from 1: token t = i + 1 reads
+// a_k * ceil((t - f(k)) / a_k) for every f(k) < t. It does not increase with k, so equal ones are
+// neighbours.
+void cached_row(const Cached& p, int64_t i, Cols& cols) {
+  const int64_t t = i + 1;
+  size_t k = std::lower_bound(p.offsets.begin(), p.offsets.end(), t) - p.offsets.begin();
+  int64_t last = 0;
+  while (k-- > 0) {
+    const int64_t a = p.spacing[k];
+    const int64_t token = a * ((t - p.offsets[k] + a - 1) / a);
+    if (token != last) append(cols, token - 1);
+    last = token;
+  }
+}
+
+void append_row(const Cached& p, int64_t i, Cols& cols) { cached_row(p, i, cols); }
+
+void append_row(const Strided& p, int64_t i, Cols& cols) {
+  for (int64_t j = i % p.stride; j < i; j += p.stride) append(cols, j);
+}
+
+void append_row(const Global& p, int64_t i, Cols& cols) {
+  append_range(cols, 0, std::min(i, p.count));
+}
+
+void append_row(const Blocks& p, int64_t i, Cols& cols) { append_range(cols, i - i % p.length, i); }
+
+// The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection that looks random.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Floyd's sampling without replacement (Bentley, Floyd 1987). Draw number d of row i is a function
+// of (seed, i, d), so rows are independent of one another and the same on every machine. The bias
+// of % is below 2^-32.
+void append_row(const Random& p, int64_t i, Cols& cols) {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+  if (p.reads >= i) return append_range(cols, 0, i);
+  uint64_t state = mix(mix(p.seed + kStep) + static_cast<uint64_t>(i));
+  std::unordered_set<int64_t> drawn;
+  for (int64_t j = i - p.reads; j < i; ++j) {
+    state += kStep;
+    const auto t = static_cast<int64_t>(mix(state) % static_cast<uint64_t>(j + 1));
+    append(cols, drawn.insert(t).second ? t : *drawn.insert(j).first);
+  }
+  std::sort(cols.end() - p.reads, cols.end());
+}
+
+void append_row(const Fenwick&, int64_t i, Cols& cols) {
+  const size_t begin = cols.size();
+  for (int64_t end = i; end > 0; end &= end - 1) append(cols, end - 1);
+  std::reverse(cols.begin() + static_cast<int64_t>(begin), cols.end());
+}
+
+void append_row(const Dag& p, int64_t i, Cols& cols) {
+  cols.insert(cols.end(), p.rows.cols.begin() + p.rows.row_ptr[i],
+              p.rows.cols.begin() + p.rows.row_ptr[i + 1]);
+}
+
+}  // namespace
+
+void Pattern::row(int64_t i, std::vector<int32_t>& cols) const {
+  if (i < 0 || i >= n_) {
+    throw Error("row " + std::to_string(i) + " must be at least 0 and below " + std::to_string(n_));
+  }
+  cols.clear();
+  for (const Term& term : root_->terms) {
+    const auto joined = static_cast<int64_t>(cols.size());
+    std::visit([&](const auto& p) { append_row(p, i, cols); }, term);
+    if (joined > 0) std::inplace_merge(cols.begin(), cols.begin() + joined, cols.end());
+  }
+  if (root_->terms.size() > 1) cols.erase(std::unique(cols.begin(), cols.end()), cols.end());
+}
+
+}  // namespace hopmix

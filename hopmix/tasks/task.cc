@@ -1,0 +1,40 @@
+#include "hopmix/tasks/task.h"
+
+#include "hopmix/base/nearest.h"
+#include "hopmix/tasks/copy.h"
+#include "hopmix/tasks/recall.h"
+
+namespace hopmix::tasks {
+namespace {
+
+// The registry: a new task is its own .h and .cc, and a line here.
+std::vector<TaskEntry> entries() {
+  return {
+      copy_entry(),
+      associative_recall_entry(),
+      multi_hop_recall_entry(),
+  };
+}
+
+}  // namespace
+
+Task make_task(config::Table& table) {
+  const std::string name = table.require("name");
+  std::vector<std::string> known;
+  for (const TaskEntry& entry : entries()) {
+    known.push_back(entry.info.name);
+    if (entry.info.name != name) continue;
+    Task task = entry.make(table);
+    table.finish();
+    return task;
+  }
+  throw table.bad("name", "must be a known task" + suggestion(name, known));
+}
+
+std::vector<TaskInfo> tasks() {
+  std::vector<TaskInfo> infos;
+  for (const TaskEntry& entry : entries()) infos.push_back(entry.info);
+  return infos;
+}
+
+}  // namespace hopmix::tasks

@@ -1,0 +1,67 @@
+// Synthetic tasks: seeded sources of batches that ask one thing of a sequence model
+// (docs/tasks.md).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hopmix/config/config.h"
+
+namespace hopmix::tasks {
+
+/// What is not asked: the target that a cross entropy ignores, and the slice of such a token.
+inline constexpr int64_t kNoTarget = -100;
+inline constexpr int64_t kNoSlice = -1;
+
+/// int64 [B, T] each. A model reads `tokens` and is asked, at every position, for the entry of
+/// `targets` there.
+struct Batch {
+  at::Tensor tokens;
+  at::Tensor targets;  // kNoTarget where nothing is asked
+  at::Tensor slices;   // the slice that the asked token is counted in, else kNoSlice; never set
+                       // without slice_name
+};
+
+/// A task as a value: copies are independent, `sample` may be called from many threads.
+struct Task {
+  std::string name;
+  int64_t vocabulary;  // tokens are 0..vocabulary-1
+  int64_t length;      // T
+  std::string
+      slice_name;  // what Batch::slices counts, such as "depth"; "" for a task without slices
+  double chance;   // accuracy, in percent, of a uniform guess among the values
+
+  /// A batch of at least one sequence. Row r depends on (seed, r) alone: not on the batch size, the
+  /// number of threads or the machine. Throws Error for batch < 1.
+  std::function<Batch(int64_t batch, uint64_t seed)> sample;
+};
+
+/// A key of a task's table, for listings.
+struct TaskKey {
+  std::string name, meaning;
+};
+
+struct TaskInfo {
+  std::string name, description;
+  std::vector<TaskKey> keys;
+};
+
+/// How a task enters the registry (task.cc): what it is called and how a table makes it. `make`
+/// reads its own keys and need not call finish().
+struct TaskEntry {
+  TaskInfo info;
+  Task (*make)(config::Table& table);
+};
+
+/// The task that `table` describes: `name`, and the task's own keys, each with a default that is
+/// written back. Throws Error for an unknown name or key, or a value out of range.
+Task make_task(config::Table& table);
+
+/// Every task, in the order of docs/tasks.md.
+std::vector<TaskInfo> tasks();
+
+}  // namespace hopmix::tasks

@@ -1,0 +1,108 @@
+#include "hopmix/train/checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "hopmix/base/files.h"
+#include "hopmix/train/optimizer.h"
+#include "hopmix/train/safetensors.h"
+
+namespace hopmix::train {
+namespace {
+
+using std::filesystem::path;
+
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+
+path next_of(const path& file) { return file.string() + ".next"; }
+
+// The step that `run`'s committed checkpoint stands at.
+int64_t read_step(const path& run) {
+  const path file = run / "state.json";
+  if (!std::filesystem::exists(file)) {
+    throw Error("'" + run.string() + "' holds no checkpoint (state.json is missing)");
+  }
+  try {
+    return nlohmann::json::parse(read_file(file)).at("step").get<int64_t>();
+  } catch (const nlohmann::json::exception&) {
+    throw Error("'" + file.string() + "' is damaged: it must hold {\"step\": N}");
+  }
+}
+
+// Reads a tensor file that must stand at `step`. A writer that was stopped after its commit left the file under its
+// other name.
+SafetensorsFile read_at_step(const path& file, int64_t step) {
+  const std::string wanted = std::to_string(step);
+  const auto stands = [&](const SafetensorsFile& read) {
+    const auto found = read.metadata.find("step");
+    return found != read.metadata.end() && found->second == wanted;
+  };
+  if (std::filesystem::exists(next_of(file))) {
+    SafetensorsFile read;
+    bool whole = true;
+    try {
+      read = read_safetensors(next_of(file));
+    } catch (const Error&) {
+      whole = false;
+    }
+    if (whole && stands(read)) {
+      std::filesystem::rename(next_of(file), file);
+      return read;
+    }
+  }
+  SafetensorsFile read = read_safetensors(file);
+  if (!stands(read)) throw Error("'" + file.string() + "' is not of step " + wanted + ", which state.json names");
+  return read;
+}
+
+void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageModel& model) {
+  torch::NoGradGuard no_grad;
+  const auto parameters = model.named_parameters();
+  for (const auto& item : parameters) {
+    const auto found = file.tensors.find(item.key());
+    if (found == file.tensors.end()) {
+      throw Error("'" + name.string() + "' lacks '" + item.key() + "': it is of another model");
+    }
+    if (found->second.sizes() != item.value().sizes()) {
+      std::ostringstream message;
+      message << "'" << name.string() << "': '" << item.key() << "' is " << found->second.sizes()
+              << ", the model's is " << item.value().sizes();
+      throw Error(message.str());
+    }
+    torch::Tensor target = item.value();
+    target.copy_(found->second);
+  }
+  if (file.tensors.size() != parameters.size()) {
+    throw Error("'" + name.string() + "' holds " + std::to_string(file.tensors.size()) +
+                " tensors, the model has " + std::to_string(parameters.size()) + ": it is of another model");
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(const path& run, const nn::LanguageModel& model, torch::optim::AdamW& optimizer,
+                     int64_t step) {
+  const std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}, {"format", "pt"}};
+  std::map<std::string, torch::Tensor> weights;
+  for (const auto& item : model.named_parameters()) weights[item.key()] = item.value().detach();
+  write_safetensors(next_of(run / kModel), weights, metadata);
+  write_safetensors(next_of(run / kOptimizer), optimizer_state(optimizer, model), metadata);
+  write_file(run / "state.json", nlohmann::json{{"step", step}}.dump() + "\n");
+  for (const char* name : {kModel, kOptimizer}) {
+    std::filesystem::rename(next_of(run / name), run / name);
+  }
+}
+
+int64_t load_weights(const path& run, nn::LanguageModel& model) {
+  const int64_t step = read_step(run);
+  copy_weights(read_at_step(run / kModel, step), run / kModel, model);
+  return step;
+}
+
+int64_t load_checkpoint(const path& run, nn::LanguageModel& model, torch::optim::AdamW& optimizer) {
+  const int64_t step = load_weights(run, model);
+  load_optimizer_state(read_at_step(run / kOptimizer, step).tensors, step, model, optimizer);
+  return step;
+}
+
+}  // namespace hopmix::train

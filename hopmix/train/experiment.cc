@@ -1,0 +1,74 @@
+#include "hopmix/train/experiment.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace hopmix::train {
+namespace {
+
+TrainConfig read_train(config::Table table) {
+  TrainConfig c;
+  c.steps = table.get_at_least("steps", c.steps, 1);
+  c.batch = table.get_at_least("batch", c.batch, 1);
+  c.lr = table.get("lr", c.lr);
+  c.warmup = table.get_at_least("warmup", c.warmup, 0);
+  c.weight_decay = table.get("weight_decay", c.weight_decay);
+  c.beta1 = table.get("beta1", c.beta1);
+  c.beta2 = table.get("beta2", c.beta2);
+  c.clip = table.get("clip", c.clip);
+  c.precision = table.get_choice("precision", c.precision, {"float32", "bfloat16"});
+  c.log_every = table.get_at_least("log_every", c.log_every, 1);
+  c.checkpoint_every = table.get_at_least("checkpoint_every", c.checkpoint_every, 1);
+  c.eval_batches = table.get_at_least("eval_batches", c.eval_batches, 1);
+  if (!(c.lr > 0)) throw table.bad("lr", "must be above 0");
+  if (!(c.weight_decay >= 0)) throw table.bad("weight_decay", "must be at least 0");
+  if (!(c.clip >= 0)) throw table.bad("clip", "must be at least 0");
+  for (const char* key : {"beta1", "beta2"}) {
+    const double beta = table.get(key, 0.0);
+    if (!(beta >= 0 && beta < 1)) throw table.bad(key, "must be in [0, 1)");
+  }
+  table.finish();
+  return c;
+}
+
+// splitmix64's finalizer: every bit of the input reaches every bit of the output.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Experiment make_experiment(toml::table document) {
+  Experiment e;
+  e.config = std::move(document);
+  config::Table root(e.config);
+  e.seed = root.get_at_least("seed", 0, 0);
+  e.threads = root.get_at_least("threads", 0, 0);
+  if (root.get("device", "cpu") != "cpu") throw root.bad("device", "must be cpu; no other backend is built");
+  config::Table task = root.table("task");
+  e.task = tasks::make_task(task);
+  e.train = read_train(root.table("train"));
+  torch::manual_seed(static_cast<uint64_t>(e.seed));
+  config::Table model = root.table("model");
+  e.model = nn::make_model(model, e.task.vocabulary, e.task.length);
+  root.finish();
+  return e;
+}
+
+double learning_rate(const TrainConfig& config, int64_t step) {
+  const double warm =
+      config.warmup > 0 ? std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(config.warmup)) : 1.0;
+  const double turn = std::numbers::pi * static_cast<double>(step) / static_cast<double>(config.steps);
+  return config.lr * warm * 0.5 * (1.0 + std::cos(turn));
+}
+
+uint64_t batch_seed(int64_t seed, std::string_view stream, int64_t step) {
+  uint64_t h = mix(static_cast<uint64_t>(seed));
+  for (const char c : stream) h = mix(h ^ static_cast<unsigned char>(c));
+  return mix(h ^ static_cast<uint64_t>(step));
+}
+
+}  // namespace hopmix::train

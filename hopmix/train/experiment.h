@@ -1,0 +1,49 @@
+// An experiment as its TOML config says it: a task, a model and how to train it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hopmix/config/config.h"
+#include "hopmix/nn/model.h"
+#include "hopmix/tasks/task.h"
+
+namespace hopmix::train {
+
+/// The `[train]` table.
+struct TrainConfig {
+  int64_t steps = 500;
+  int64_t batch = 64;
+  double lr = 4e-3;
+  int64_t warmup = 50;         // steps of linear warm-up; then cosine to 0
+  double weight_decay = 0.01;  // on matrices only
+  double beta1 = 0.9, beta2 = 0.98;
+  double clip = 1.0;                  // largest norm of the gradient; 0 turns clipping off
+  std::string precision = "float32";  // "bfloat16": matrix products under autocast, parameters stay float32
+  int64_t log_every = 10;             // steps between lines of metrics.jsonl
+  int64_t checkpoint_every = 250;     // steps between checkpoints; one is always written at the end
+  int64_t eval_batches = 16;          // fresh batches of `batch` sequences that accuracy is measured on
+};
+
+/// A resolved experiment. `config` holds every key with its value, defaults included.
+struct Experiment {
+  int64_t seed = 0;
+  int64_t threads = 0;  // 0: as many as PyTorch takes
+  TrainConfig train;
+  tasks::Task task;
+  std::shared_ptr<nn::LanguageModel> model;
+  toml::table config;
+};
+
+/// Reads the document, seeds PyTorch's generator and builds the model. Throws Error on an unknown key (with the nearest
+/// known one) or a bad value.
+Experiment make_experiment(toml::table document);
+
+/// The learning rate of step `step` (from 0): lr min(1, (step+1)/warmup) (1 + cos(pi step/steps)) / 2.
+double learning_rate(const TrainConfig& config, int64_t step);
+
+/// The seed of one batch: a mix of the run's seed, the stream ("train", "eval") and the step, so that the data of a step
+/// does not depend on what came before it.
+uint64_t batch_seed(int64_t seed, std::string_view stream, int64_t step);
+
+}  // namespace hopmix::train

@@ -1,0 +1,33 @@
+#include "hopmix/train/interrupt.h"
+
+#include <csignal>
+
+namespace hopmix::train {
+namespace {
+
+// A signal handler can reach nothing but a global.
+volatile std::sig_atomic_t flag = 0;
+
+}  // namespace
+
+struct InterruptGuard::Saved {
+  struct sigaction interrupt, terminate;
+};
+
+InterruptGuard::InterruptGuard() : saved_(std::make_unique<Saved>()) {
+  flag = 0;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { flag = 1; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second signal meets the default action
+  sigaction(SIGINT, &action, &saved_->interrupt);
+  sigaction(SIGTERM, &action, &saved_->terminate);
+}
+
+InterruptGuard::~InterruptGuard() {
+  sigaction(SIGINT, &saved_->interrupt, nullptr);
+  sigaction(SIGTERM, &saved_->terminate, nullptr);
+}
+
+bool InterruptGuard::interrupted() const { return flag != 0; }
+
+}  // namespace hopmix::train

@@ -1,0 +1,27 @@
+// AdamW with weight decay on matrices only, and its state as named tensors.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "hopmix/train/experiment.h"
+
+namespace hopmix::train {
+
+/// AdamW over the model's parameters: `weight_decay` on those of two dimensions and more, none on the rest.
+std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& model, const TrainConfig& config);
+
+void set_learning_rate(torch::optim::AdamW& optimizer, double lr);
+
+/// The moments of every parameter as "NAME.exp_avg" and "NAME.exp_avg_sq"; the number of steps is the run's own.
+std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimizer,
+                                                     const nn::LanguageModel& model);
+
+/// The reverse, after `step` steps. Throws Error on a missing tensor or another shape.
+void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, int64_t step,
+                          const nn::LanguageModel& model, torch::optim::AdamW& optimizer);
+
+}  // namespace hopmix::train

@@ -1,0 +1,32 @@
+// Loss and accuracy over the tokens that a batch asks for.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+
+#include "hopmix/tasks/task.h"
+
+namespace hopmix::train {
+
+/// Right answers out of those asked.
+struct Count {
+  int64_t right = 0, asked = 0;
+  double percent() const { return asked ? 100.0 * static_cast<double>(right) / static_cast<double>(asked) : 0.0; }
+};
+
+/// The score of a set of batches.
+struct Score {
+  Count all;
+  std::map<int64_t, Count> slices;  // by slice (depth, ...), where the task has any
+  double loss_sum = 0;              // over asked tokens, in nats
+  double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
+};
+
+/// Mean cross entropy over the asked tokens (target != -100): logits [B,T,V], targets [B,T] -> scalar, float32.
+torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets);
+
+/// Adds one batch to `score`.
+void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, Score& score);
+
+}  // namespace hopmix::train

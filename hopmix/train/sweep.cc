@@ -1,0 +1,234 @@
+#include "hopmix/train/sweep.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "hopmix/base/files.h"
+#include "hopmix/train/train.h"
+
+namespace hopmix::train {
+namespace {
+
+// Names become folders.
+std::string folder_name(const std::string& name) {
+  std::string folder;
+  for (const char c : name) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.';
+    folder += plain ? c : '_';
+  }
+  return folder;
+}
+
+SweepColumn read_column(config::Table table) {
+  SweepColumn column;
+  column.name = table.require("name");
+  column.title = table.get("title", column.name);
+  if (table.has("slice")) column.slice = table.get_at_least("slice", 0, 0);
+  column.task = table.table("task").node();
+  column.settings = table.strings("set");
+  table.finish();
+  return column;
+}
+
+SweepRow read_row(config::Table table, const std::vector<SweepColumn>& columns) {
+  SweepRow row;
+  row.name = table.require("name");
+  row.time = table.get("time", "");
+  row.cache = table.get("cache", "");
+  for (const config::Table& block : table.tables("blocks")) row.blocks.push_back(block.node());
+  row.settings = table.strings("set");
+  if (table.has("paper")) {
+    config::Table paper = table.table("paper");
+    for (const SweepColumn& column : columns) {
+      if (paper.has(column.name)) row.paper[column.name] = paper.get(column.name, 0.0);
+    }
+    paper.finish();
+  }
+  table.finish();
+  return row;
+}
+
+std::string format(const char* pattern, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+std::string pad(const std::string& text, size_t width, bool right = false) {
+  // Count characters, not bytes.
+  const auto length = static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  const std::string space(width > length ? width - length : 0, ' ');
+  return right ? space + text : text + space;
+}
+
+// The accuracy of `column` in a final score.
+double accuracy_of(const SweepColumn& column, const nlohmann::json& eval) {
+  if (!column.slice) return eval.at("accuracy").get<double>();
+  const nlohmann::json slices = eval.value("slices", nlohmann::json::object());
+  for (const auto& [name, value] : slices.items()) {
+    if (name.ends_with(" " + std::to_string(*column.slice))) return value.get<double>();
+  }
+  throw Error("columns." + column.name + ".slice = " + std::to_string(*column.slice) +
+              ": the task has no such slice");
+}
+
+}  // namespace
+
+Sweep read_sweep(const std::filesystem::path& file) {
+  toml::table document = config::parse_file(file);
+  config::Table root(document);
+  Sweep sweep;
+  sweep.name = file.stem();
+  sweep.title = root.get("title", sweep.name);
+  sweep.note = root.get("note", "");
+  sweep.base = root.table("base").node();
+  for (const config::Table& table : root.tables("columns")) {
+    SweepColumn column = read_column(table);
+    const auto first = std::find_if(sweep.columns.begin(), sweep.columns.end(), [&](const SweepColumn& c) {
+      return c.task == column.task && c.settings == column.settings;
+    });
+    column.run = static_cast<size_t>(first - sweep.columns.begin());
+    sweep.columns.push_back(std::move(column));
+  }
+  for (const config::Table& row : root.tables("rows")) {
+    sweep.rows.push_back(read_row(row, sweep.columns));
+  }
+  root.finish();
+  if (sweep.columns.empty()) throw root.bad("columns", "needs at least one");
+  if (sweep.rows.empty()) throw root.bad("rows", "needs at least one");
+  return sweep;
+}
+
+std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::filesystem::path& root,
+                             const std::vector<std::string>& settings) {
+  std::vector<Cell> cells;
+  for (int64_t seed = 0; seed < seeds; ++seed) {
+    for (size_t c = 0; c < sweep.columns.size(); ++c) {
+      if (sweep.columns[c].run != c) continue;
+      for (size_t r = 0; r < sweep.rows.size(); ++r) {
+        const SweepColumn& column = sweep.columns[c];
+        const SweepRow& row = sweep.rows[r];
+        Cell cell;
+        cell.row = r;
+        cell.column = c;
+        cell.seed = seed;
+        cell.run = root / folder_name(column.name) / folder_name(row.name) / ("seed-" + std::to_string(seed));
+        cell.config = sweep.base;
+        cell.config.insert_or_assign("seed", seed);
+        cell.config.insert_or_assign("task", column.task);
+        if (!cell.config.contains("model")) cell.config.insert("model", toml::table{});
+        cell.config["model"].as_table()->insert_or_assign("blocks", row.blocks);
+        for (const auto* list : {&column.settings, &row.settings, &settings}) {
+          for (const std::string& setting : *list) config::set(cell.config, setting);
+        }
+        cells.push_back(std::move(cell));
+      }
+    }
+  }
+  return cells;
+}
+
+std::vector<nlohmann::json> read_results(const std::vector<Cell>& cells) {
+  std::vector<nlohmann::json> results;
+  for (const Cell& cell : cells) results.push_back(final_score(cell.run));
+  return results;
+}
+
+Summary summarize(const std::vector<double>& values) {
+  Summary s;
+  s.count = static_cast<int64_t>(values.size());
+  if (values.empty()) return s;
+  for (const double v : values) s.mean += v / static_cast<double>(s.count);
+  if (s.count < 2) return s;
+  double squares = 0;
+  for (const double v : values) squares += (v - s.mean) * (v - s.mean);
+  s.deviation = std::sqrt(squares / static_cast<double>(s.count - 1));
+  return s;
+}
+
+Table collect(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results) {
+  Table table(sweep.rows.size(), std::vector<std::vector<double>>(sweep.columns.size()));
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (results[i].is_null()) continue;
+    for (size_t c = 0; c < sweep.columns.size(); ++c) {
+      if (sweep.columns[c].run != cells[i].column) continue;
+      table[cells[i].row][c].push_back(accuracy_of(sweep.columns[c], results[i]));
+    }
+  }
+  return table;
+}
+
+nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
+                       const std::vector<nlohmann::json>& results) {
+  const Table table = collect(sweep, cells, results);
+  nlohmann::json json = {{"name", sweep.name}, {"title", sweep.title}, {"rows", nlohmann::json::array()}};
+  for (size_t r = 0; r < sweep.rows.size(); ++r) {
+    const SweepRow& row = sweep.rows[r];
+    nlohmann::json columns = nlohmann::json::object();
+    for (size_t c = 0; c < sweep.columns.size(); ++c) {
+      const std::string& name = sweep.columns[c].name;
+      const Summary summary = summarize(table[r][c]);
+      nlohmann::json entry = {{"accuracy", table[r][c]}, {"mean", nullptr}, {"deviation", nullptr}};
+      if (summary.count > 0) entry["mean"] = summary.mean;
+      if (summary.count > 1) entry["deviation"] = summary.deviation;
+      if (const auto paper = row.paper.find(name); paper != row.paper.end()) entry["paper"] = paper->second;
+      columns[name] = std::move(entry);
+    }
+    nlohmann::json runs = nlohmann::json::array();
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (cells[i].row != r || results[i].is_null()) continue;
+      runs.push_back({{"column", sweep.columns[cells[i].column].name}, {"seed", cells[i].seed}, {"eval", results[i]}});
+    }
+    json["rows"].push_back(
+        {{"name", row.name}, {"time", row.time}, {"cache", row.cache}, {"columns", std::move(columns)},
+         {"runs", std::move(runs)}});
+  }
+  for (const Cell& cell : cells) {
+    if (cell.row == 0 && cell.seed == 0) {
+      json["configs"][sweep.columns[cell.column].name] = config::to_string(cell.config);
+    }
+  }
+  return json;
+}
+
+std::string to_text(const Sweep& sweep, const Table& table) {
+  std::vector<std::vector<std::string>> lines(1 + sweep.rows.size());
+  lines[0] = {"structure", "time/token", "cache"};
+  for (const SweepColumn& column : sweep.columns) lines[0].push_back(column.title);
+  bool paper = false;
+  for (size_t r = 0; r < sweep.rows.size(); ++r) {
+    const SweepRow& row = sweep.rows[r];
+    lines[r + 1] = {row.name, row.time, row.cache};
+    for (size_t c = 0; c < sweep.columns.size(); ++c) {
+      const Summary summary = summarize(table[r][c]);
+      std::string text = summary.count ? format("%.2f", summary.mean) : "...";
+      if (summary.count > 1) text += format(" ±%.2f", summary.deviation);
+      const auto found = row.paper.find(sweep.columns[c].name);
+      if (found != row.paper.end()) {
+        text += format(" (%6.2f)", found->second);
+        paper = true;
+      } else if (!row.paper.empty()) {
+        text += "         ";
+      }
+      lines[r + 1].push_back(text);
+    }
+  }
+  std::ostringstream out;
+  out << sweep.title << "\n\n";
+  for (size_t l = 0; l < lines.size(); ++l) {
+    for (size_t c = 0; c < lines[l].size(); ++c) {
+      size_t width = 0;
+      for (const auto& line : lines) width = std::max(width, pad(line[c], 0).size());
+      out << (c ? "  " : "") << pad(lines[l][c], width, /*right=*/c >= 3);
+    }
+    out << "\n";
+  }
+  out << "\nAccuracy in percent" << (paper ? "; the paper's figure in parentheses" : "") << ".";
+  if (!sweep.note.empty()) out << " " << sweep.note;
+  out << "\n";
+  return out.str();
+}
+
+}  // namespace hopmix::train

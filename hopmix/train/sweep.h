@@ -1,0 +1,78 @@
+// A sweep: the table of structures by tasks that `hopmix reproduce` fills, as its TOML file says it.
+//
+//   title, note        shown above and below the table
+//   [base]             a config without task and blocks
+//   [[columns]]        name, title, task = {...}; slice = the slice that counts (all of them if absent); set = ["key=value"]
+//   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}; set = ["key=value"]
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hopmix/config/config.h"
+
+namespace hopmix::train {
+
+struct SweepColumn {
+  std::string name, title;
+  std::optional<int64_t> slice;
+  toml::table task;
+  std::vector<std::string> settings;
+  size_t run = 0;  // the first column of the same task and settings: they share its runs
+};
+
+struct SweepRow {
+  std::string name, time, cache;  // of the structure, a token
+  toml::array blocks;
+  std::vector<std::string> settings;
+  std::map<std::string, double> paper;  // the paper's figure for a column, percent
+};
+
+struct Sweep {
+  std::string name, title, note;
+  toml::table base;
+  std::vector<SweepColumn> columns;
+  std::vector<SweepRow> rows;
+};
+
+/// Reads and checks a sweep file. Throws Error.
+Sweep read_sweep(const std::filesystem::path& file);
+
+/// One run, which fills a row's entries in `column` and in every column that shares its runs.
+struct Cell {
+  size_t row = 0, column = 0;
+  int64_t seed = 0;
+  std::filesystem::path run;  // its run directory, below `root`
+  toml::table config;         // not yet resolved
+};
+
+/// The cells for seeds 0..seeds-1, seeds outermost, so that a whole table stands before a second seed starts.
+std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::filesystem::path& root,
+                             const std::vector<std::string>& settings);
+
+/// The final score of each cell's run; null where it is not complete.
+std::vector<nlohmann::json> read_results(const std::vector<Cell>& cells);
+
+/// Mean and sample standard deviation (0 with one value).
+struct Summary {
+  int64_t count = 0;
+  double mean = 0, deviation = 0;
+};
+Summary summarize(const std::vector<double>& values);
+
+/// The accuracies, in percent, of every (row, column) so far, by seed.
+using Table = std::vector<std::vector<std::vector<double>>>;
+Table collect(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results);
+
+/// The table as JSON: title, seeds, base config, and for each row and column the accuracies by seed, mean, deviation, the
+/// paper's figure, slices.
+nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results);
+
+/// The table as text, with the paper's figures in parentheses.
+std::string to_text(const Sweep& sweep, const Table& table);
+
+}  // namespace hopmix::train

@@ -1,0 +1,38 @@
+// The training loop and the measurement of accuracy.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "hopmix/train/experiment.h"
+#include "hopmix/train/score.h"
+
+namespace hopmix::train {
+
+struct TrainResult {
+  int64_t step = 0;          // reached
+  bool interrupted = false;  // by a signal, after saving
+  Score score;               // on fresh data, unless interrupted
+  double seconds = 0;        // of this call
+};
+
+/// Trains `experiment` in the run directory `run`, from its last checkpoint if `resume`. A run that was stopped at any
+/// moment and resumed (same machine, same thread count) gives bit-identical losses. The last line of metrics.jsonl holds
+/// the final score. Throws Error if the directory exists and `resume` is false, if its config differs, or on a failed
+/// write.
+TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool resume, bool quiet);
+
+/// Accuracy on `train.eval_batches` fresh batches, whose seeds no training batch has.
+Score evaluate(Experiment& experiment);
+
+/// {"loss", "accuracy", "slices": {"depth 0": 99.1, ...}}, in percent.
+nlohmann::json to_json(const Score& score, const std::string& slice_name);
+
+/// The final score that `run`'s metrics.jsonl ends with; null if the run is not complete.
+nlohmann::json final_score(const std::filesystem::path& run);
+
+/// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if there is none.
+std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,
+                             const std::string& name_b);
+
+}  // namespace hopmix::train

@@ -1,0 +1,334 @@
+#include "hopmix/train/train.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "hopmix/base/files.h"
+#include "hopmix/train/checkpoint.h"
+#include "hopmix/train/optimizer.h"
+#include "hopmix/train/safetensors.h"
+
+namespace hopmix::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / ("hopmix-train-test-" + std::to_string(getpid()));
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  static Experiment experiment(const std::vector<std::string>& settings = {}) {
+    toml::table document = config::parse(R"(
+seed = 3
+threads = 1
+[task]
+name = "copy"
+m = 6
+[model]
+width = 16
+[[model.blocks]]
+mixer = "glr"
+pattern = "2^k"
+[train]
+steps = 40
+batch = 8
+warmup = 5
+log_every = 1
+checkpoint_every = 10
+eval_batches = 2
+)",
+                                         "test");
+    for (const std::string& setting : settings) config::set(document, setting);
+    return make_experiment(std::move(document));
+  }
+
+  // Losses by step, exactly as written; the digits are enough to tell any two floats apart.
+  static std::map<int64_t, std::string> losses(const fs::path& run) {
+    std::map<int64_t, std::string> result;
+    std::ifstream lines(run / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json read = nlohmann::json::parse(line);
+      if (read.contains("loss")) result[read["step"]] = read["loss"].dump() + " " + read["grad_norm"].dump();
+    }
+    return result;
+  }
+
+  static std::string error_of(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  fs::path root_;
+};
+
+TEST_F(TrainTest, WritesARunDirectoryAndLearns) {
+  Experiment e = experiment({"train.steps=300", "train.lr=1e-2"});
+  const TrainResult result = train(e, root_ / "run", false, true);
+  EXPECT_EQ(result.step, 300);
+  EXPECT_GT(result.score.all.percent(), 60.0);  // chance is 25
+  for (const char* name :
+       {"config.toml", "metrics.jsonl", "model.safetensors", "optimizer.safetensors", "state.json"}) {
+    EXPECT_TRUE(fs::exists(root_ / "run" / name)) << name;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "run"), fs::directory_iterator()), 5);
+  EXPECT_EQ(losses(root_ / "run").size(), 300u);
+  EXPECT_NEAR(final_score(root_ / "run").at("accuracy").get<double>(), result.score.all.percent(), 1e-9);
+  // The resolved config holds the defaults and gives the same experiment.
+  const toml::table written = config::parse_file(root_ / "run" / "config.toml");
+  EXPECT_EQ(first_difference(written, make_experiment(written).config, "a", "b"), "");
+  EXPECT_EQ(written["train"]["beta2"].value<double>(), 0.98);
+}
+
+TEST_F(TrainTest, WeightsThatAreLoadedScoreTheSame) {
+  Experiment e = experiment();
+  const TrainResult result = train(e, root_ / "run", false, true);
+  Experiment fresh = experiment({"seed=3"});
+  EXPECT_EQ(load_weights(root_ / "run", *fresh.model), 40);
+  EXPECT_EQ(evaluate(fresh).all.right, result.score.all.right);
+  EXPECT_EQ(evaluate(fresh).loss_sum, result.score.loss_sum);
+}
+
+// Kills a training process without warning at some moment, resumes, and compares every loss.
+TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
+  {
+    Experiment e = experiment();
+    train(e, root_ / "whole", false, true);
+  }
+  const fs::path run = root_ / "killed";
+  // The file is watched from outside, so the kill falls at a moment that nobody arranged.
+  const pid_t child = fork();
+  if (child == 0) {
+    at::set_num_threads(1);
+    Experiment e = experiment();
+    train(e, run, false, true);
+    _exit(0);
+  }
+  for (;;) {
+    std::error_code ignored;
+    if (fs::exists(run / "state.json", ignored) && losses(run).size() >= 14) break;
+    usleep(500);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  Experiment e = experiment();
+  const TrainResult result = train(e, run, true, true);
+  EXPECT_EQ(result.step, 40);
+  EXPECT_EQ(losses(run), losses(root_ / "whole"));
+}
+
+TEST_F(TrainTest, InterruptSavesAndResumeGoesOn) {
+  {
+    Experiment e = experiment();
+    train(e, root_ / "whole", false, true);
+  }
+  const fs::path run = root_ / "stopped";
+  const pid_t child = fork();
+  if (child == 0) {
+    at::set_num_threads(1);
+    Experiment e = experiment({"train.checkpoint_every=1000"});
+    const TrainResult result = train(e, run, false, true);
+    _exit(result.interrupted ? 7 : 0);
+  }
+  while (!fs::exists(run / "metrics.jsonl") || losses(run).size() < 3) usleep(500);
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_EQ(WEXITSTATUS(status), 7);
+  Experiment e = experiment({"train.checkpoint_every=1000"});
+  train(e, run, true, true);
+  EXPECT_EQ(losses(run), losses(root_ / "whole"));
+}
+
+TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
+  const fs::path run = root_ / "run";
+  Experiment e = experiment({"train.steps=10"});
+  train(e, run, false, true);
+  const std::string old_model = read_file(run / "model.safetensors");
+  const std::string old_optimizer = read_file(run / "optimizer.safetensors");
+  const std::string old_state = read_file(run / "state.json");
+  const auto optimizer = make_optimizer(*e.model, e.train);
+  load_checkpoint(run, *e.model, *optimizer);
+  {
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& p : e.model->parameters()) p.add_(1.0);
+  }
+  save_checkpoint(run, *e.model, *optimizer, 20);
+  const std::string new_model = read_file(run / "model.safetensors");
+  const std::string new_optimizer = read_file(run / "optimizer.safetensors");
+  const std::string new_state = read_file(run / "state.json");
+  ASSERT_NE(old_model, new_model);
+
+  // (files as they would stand, the step that must load)
+  struct Moment {
+    std::map<std::string, std::string> files;
+    int64_t step;
+  };
+  const std::string m = "model.safetensors", o = "optimizer.safetensors", s = "state.json";
+  const std::vector<Moment> moments = {
+      {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next", new_model}}, 10},
+      {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next.tmp", new_model.substr(0, 99)}}, 10},
+      {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next", new_model}, {o + ".next", new_optimizer}}, 10},
+      {{{m, old_model}, {o, old_optimizer}, {s, new_state}, {m + ".next", new_model}, {o + ".next", new_optimizer}}, 20},
+      {{{m, new_model}, {o, old_optimizer}, {s, new_state}, {o + ".next", new_optimizer}}, 20},
+      {{{m, new_model}, {o, new_optimizer}, {s, new_state}}, 20},
+      // A first checkpoint, killed after its commit.
+      {{{s, new_state}, {m + ".next", new_model}, {o + ".next", new_optimizer}}, 20},
+  };
+  for (size_t i = 0; i < moments.size(); ++i) {
+    fs::remove_all(run);
+    fs::create_directories(run);
+    for (const auto& [name, bytes] : moments[i].files) write_file(run / name, bytes);
+    Experiment fresh = experiment({"train.steps=10"});
+    const auto fresh_optimizer = make_optimizer(*fresh.model, fresh.train);
+    EXPECT_EQ(load_checkpoint(run, *fresh.model, *fresh_optimizer), moments[i].step) << "moment " << i;
+    save_checkpoint(root_, *fresh.model, *fresh_optimizer, moments[i].step);
+    EXPECT_EQ(read_file(root_ / m), moments[i].step == 20 ? new_model : old_model) << "moment " << i;
+    EXPECT_EQ(read_file(root_ / o), moments[i].step == 20 ? new_optimizer : old_optimizer) << "moment " << i;
+  }
+}
+
+TEST_F(TrainTest, DamagedCheckpointsSaySo) {
+  const fs::path run = root_ / "run";
+  Experiment e = experiment({"train.steps=10"});
+  train(e, run, false, true);
+  const auto load = [&] {
+    Experiment fresh = experiment({"train.steps=10"});
+    const auto optimizer = make_optimizer(*fresh.model, fresh.train);
+    load_checkpoint(run, *fresh.model, *optimizer);
+  };
+  EXPECT_EQ(error_of(load), "");
+  const std::string model = read_file(run / "model.safetensors"), optimizer = read_file(run / "optimizer.safetensors");
+  write_file(run / "model.safetensors", model.substr(0, model.size() - 5));
+  EXPECT_NE(error_of(load).find("model.safetensors"), std::string::npos);
+  write_file(run / "model.safetensors", model);
+  fs::remove(run / "optimizer.safetensors");
+  EXPECT_NE(error_of(load).find("optimizer.safetensors"), std::string::npos);
+  write_file(run / "optimizer.safetensors", optimizer);
+  write_file(run / "state.json", "{\"step\": 9}");
+  EXPECT_NE(error_of(load).find("is not of step 9, which state.json names"), std::string::npos);
+  write_file(run / "state.json", "{\"st");
+  EXPECT_NE(error_of(load).find("is damaged"), std::string::npos);
+  fs::remove(run / "state.json");
+  EXPECT_NE(error_of(load).find("holds no checkpoint"), std::string::npos);
+  write_file(run / "state.json", "{\"step\": 10}");
+  Experiment other = experiment({"train.steps=10", "model.width=8"});
+  EXPECT_NE(error_of([&] { load_weights(run, *other.model); }).find("is [16, 16], the model's is [8, 8]"),
+            std::string::npos);
+}
+
+TEST_F(TrainTest, ARunThatExistsIsKept) {
+  const fs::path run = root_ / "run";
+  Experiment e = experiment({"train.steps=2"});
+  train(e, run, false, true);
+  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("exists: --resume goes on with it"), std::string::npos);
+  Experiment longer = experiment({"train.steps=3"});
+  EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"), std::string::npos);
+}
+
+TEST_F(TrainTest, DecayTouchesMatricesOnly) {
+  Experiment e = experiment({"train.weight_decay=0.5", "train.lr=0.1"});
+  const auto optimizer = make_optimizer(*e.model, e.train);
+  std::map<std::string, torch::Tensor> before;
+  for (const auto& item : e.model->named_parameters()) {
+    before[item.key()] = item.value().detach().clone();
+    item.value().mutable_grad() = torch::zeros_like(item.value());
+  }
+  optimizer->step();
+  for (const auto& item : e.model->named_parameters()) {
+    const double factor = item.value().dim() >= 2 ? 1 - 0.1 * 0.5 : 1.0;
+    EXPECT_TRUE(torch::allclose(item.value(), before[item.key()] * factor)) << item.key();
+  }
+}
+
+TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
+  for (const std::string mixer : {"attention", "glr", "gated_linear_recurrence", "local_attention"}) {
+    Experiment e = experiment({"train.precision=bfloat16", "model.blocks=[{mixer='" + mixer + "'}]"});
+    Experiment wide = experiment({"model.blocks=[{mixer='" + mixer + "'}]"});
+    const TrainResult a = train(e, root_ / (mixer + "-16"), false, true);
+    const TrainResult b = train(wide, root_ / (mixer + "-32"), false, true);
+    EXPECT_NEAR(a.score.loss(), b.score.loss(), 0.05) << mixer;
+    EXPECT_NE(a.score.loss(), b.score.loss()) << mixer << ": autocast changed nothing";
+    for (const torch::Tensor& p : e.model->parameters()) EXPECT_EQ(p.scalar_type(), torch::kFloat32);
+  }
+}
+
+TEST(Schedule, WarmsUpAndFalls) {
+  TrainConfig c;
+  c.steps = 100;
+  c.warmup = 10;
+  c.lr = 1.0;
+  EXPECT_DOUBLE_EQ(learning_rate(c, 0), 0.1);
+  EXPECT_NEAR(learning_rate(c, 50), 0.5, 1e-12);
+  EXPECT_LT(learning_rate(c, 99), 1e-3);
+  c.warmup = 0;
+  EXPECT_DOUBLE_EQ(learning_rate(c, 0), 1.0);
+}
+
+TEST(Score, CountsOnlyWhatIsAsked) {
+  tasks::Batch batch;
+  batch.tokens = torch::zeros({1, 4}, torch::kInt64);
+  batch.targets = torch::tensor({{1, -100, 0, 2}}, torch::kInt64);
+  batch.slices = torch::tensor({{0, -1, 1, 1}}, torch::kInt64);
+  const torch::Tensor logits =
+      torch::tensor({{{0.f, 9.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}}});
+  Score score;
+  add_batch(logits, batch, score);
+  EXPECT_EQ(score.all.asked, 3);
+  EXPECT_EQ(score.all.right, 2);
+  EXPECT_EQ(score.slices[0].percent(), 100.0);
+  EXPECT_EQ(score.slices[1].percent(), 50.0);
+  const double right = std::log(1 + 2 * std::exp(-9.0)), wrong = 9 + right;
+  EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
+  add_batch(logits, batch, score);  // batches add up by asked tokens
+  EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
+}
+
+TEST(Experiment, UnknownKeysAreErrors) {
+  const auto message = [](const std::string& extra) {
+    try {
+      toml::table document = config::parse(
+          "[task]\nname='copy'\nm=4\n[model]\nwidth=8\nblocks=[{mixer='attention'}]\n[train]\nsteps=1\n", "test");
+      config::set(document, extra);
+      make_experiment(std::move(document));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message("train.steps=2"), "");
+  EXPECT_EQ(message("train.step=2"), "unknown key 'train.step'; did you mean 'steps'?");
+  EXPECT_EQ(message("sed=2"), "unknown key 'sed'; did you mean 'seed'?");
+  EXPECT_EQ(message("task.mm=2"), "unknown key 'task.mm'; did you mean 'm'?");
+  EXPECT_EQ(message("train.lr=0"), "train.lr = 0: must be above 0");
+  EXPECT_EQ(message("train.beta1=1"), "train.beta1 = 1: must be in [0, 1)");
+  EXPECT_EQ(message("device=cuda"), "device = 'cuda': must be cpu; no other backend is built");
+  EXPECT_EQ(message("train.precision=float16").substr(0, 60),
+            "train.precision = 'float16': must be one of float32, bfloat16");
+}
+
+TEST(Experiment, DataOfAStepDependsOnSeedStreamAndStepAlone) {
+  EXPECT_EQ(batch_seed(1, "train", 5), batch_seed(1, "train", 5));
+  std::set<uint64_t> seen;
+  for (const int64_t seed : {0, 1, 2}) {
+    for (const char* stream : {"train", "eval"}) {
+      for (int64_t step = 0; step < 100; ++step) seen.insert(batch_seed(seed, stream, step));
+    }
+  }
+  EXPECT_EQ(seen.size(), 600u);
+}
+
+}  // namespace
+}  // namespace hopmix::train
