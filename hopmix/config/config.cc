@@ -23,7 +23,7 @@ Table::Table(toml::table& node, std::string path)
       path_(std::move(path)),
       asked_(std::make_shared<std::vector<std::string>>()) {}
 
-bool Table::has(std::string_view key) const { return node_->contains(key); }
+bool Table::has(std::string_view key) { return find(key) != nullptr; }
 
 std::string Table::name(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
@@ -36,7 +36,7 @@ Error Table::bad(std::string_view key, std::string_view right) const {
 }
 
 toml::node* Table::find(std::string_view key) {
-  asked_->emplace_back(key);
+  if (std::find(asked_->begin(), asked_->end(), key) == asked_->end()) asked_->emplace_back(key);
   return node_->get(key);
 }
 

@@ -20,7 +20,8 @@ class Table {
  public:
   explicit Table(toml::table& node, std::string path = "");
 
-  bool has(std::string_view key) const;
+  /// Whether the document has `key`, which counts as asked for.
+  bool has(std::string_view key);
 
   /// The value at `key`, or `fallback` (which is then stored). Throws Error on another type; an integer is taken
   /// where a double is asked for.

@@ -49,7 +49,7 @@ Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state) {
   if (!config.token_shift) return x.unsqueeze(1);
   const Tensor input = torch::cat({x, state.tensors.at("last")}, -1).unsqueeze(1);
-  state.tensors["last"] = x;
+  state.tensors["last"] = x.clone();  // a view would keep its whole batch of tokens alive
   return input;
 }
 

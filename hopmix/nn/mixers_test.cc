@@ -10,6 +10,8 @@ struct Case {
   std::string label, mixer, keys;
 };
 
+void PrintTo(const Case& c, std::ostream* out) { *out << c.mixer << " {" << c.keys << "}"; }
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"attention", "attention", ""},

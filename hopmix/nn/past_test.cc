@@ -32,6 +32,17 @@ INSTANTIATE_TEST_SUITE_P(Patterns, PastTest,
                                          "fenwick", "random(4,1)", "window(3)|cached(2^k)", "window(2)|strided(9)"),
                          [](const auto& test) { return std::to_string(test.index); });
 
+TEST(Past, ATokenThatIsReadMuchLaterIsHeld) {
+  // 5000 lies beyond the length that the pattern is first bound to.
+  const Past past("offsets(1,2,5000)");
+  State state;
+  state.tensors["x"] = torch::empty({1, 0});
+  for (; state.position < 5003; ++state.position) {
+    past.append(state, {{"x", torch::full({1}, static_cast<float>(state.position))}});
+  }
+  EXPECT_TRUE(torch::equal(past.read(state, "x"), torch::tensor({{3.f, 5001.f, 5002.f}})));
+}
+
 TEST(Past, CachedPatternsHoldTheirPeakAndNotATokenMore) {
   const Past past("cached(k^2+1)");
   for (const int64_t t : {100, 10000, 1000000}) {

@@ -1,33 +1,38 @@
-// The operators of hopmix for C++: each function calls the PyTorch operator of the same name (torch.ops.hopmix.NAME in
-// Python), so autograd, autocast rules, meta tensors and torch.compile see the same thing from both languages.
+// The operators of hopmix for C++: each function calls the PyTorch operator of the same name
+// (torch.ops.hopmix.NAME in Python), so autograd, meta tensors and torch.compile see the same thing
+// from both languages.
 //
-// Shapes: B batch, T time, H query heads, G key/value heads (H a multiple of G), DK key width, DV value width, nnz reads
-// of the pattern. Tensors are float32, float64 or bfloat16 (float32 accumulation), all of one dtype, any strides.
-// `scale` defaults to 1/sqrt(DK). With `cu_seqlens` (int64 [N+1], from 0 to T) B is 1 and the N packed sequences do not
-// see each other; the pattern then describes the longest.
+// Shapes: B batch, T time, H query heads, G key/value heads (H a multiple of G), DK key width, DV
+// value width, nnz reads of the pattern. Tensors are float32, float64 or bfloat16 (float32
+// accumulation), all of one dtype, any strides. `scale` defaults to 1/sqrt(DK). With `cu_seqlens`
+// (int64 [N+1], from 0 to T) B is 1 and the N packed sequences do not see each other; the pattern
+// then describes the longest.
 //
-// Errors: a wrong shape, dtype or pattern raises ValueError (c10::ValueError) with the argument, its value and what
-// would be right.
+// Errors: a wrong shape, dtype or pattern raises ValueError (c10::ValueError) with the argument,
+// its value and what would be right. Operators are differentiable once: the derivative of a
+// gradient raises an error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace hopmix::ops {
 
 using at::Tensor;
 
-/// A pattern as two tensors (`row_ptr` int64 [n+1], `cols` int32 [nnz], rows ascending, j < i), or as its spec, in which
-/// case rows are made on the fly and no index list exists.
+/// A pattern as two tensors (`row_ptr` int64 [n+1], `cols` int32 [nnz], rows ascending, j < i), or
+/// as its spec, in which case rows are made on the fly and no index list exists.
 struct PatternArg {
   std::string_view spec;
   Tensor row_ptr, cols;
-  PatternArg(std::string_view s) : spec(s) {}                                            // NOLINT: implicit
-  PatternArg(const std::string& s) : spec(s) {}                                          // NOLINT: implicit
-  PatternArg(const char* s) : spec(s) {}                                                 // NOLINT: implicit
+  PatternArg(std::string_view s) : spec(s) {}    // NOLINT: implicit
+  PatternArg(const std::string& s) : spec(s) {}  // NOLINT: implicit
+  PatternArg(const char* s) : spec(s) {}         // NOLINT: implicit
   PatternArg(Tensor ptr, Tensor c) : row_ptr(std::move(ptr)), cols(std::move(c)) {}
 };
 
@@ -36,26 +41,30 @@ std::tuple<Tensor, Tensor> pattern(std::string_view spec, int64_t n);
 
 /// Generalized linear recurrence with explicit coefficients (GLR equation 1):
 ///   y_i = alpha_diag_i x_i + sum_j alpha_ij x_j + beta_ij y_j over j in row i.
-/// alpha_diag [B,H,T], alpha and beta [B,H,nnz], x [B,T,H,D] -> [B,T,H,D]. With cu_seqlens, nnz counts the reads of all
-/// packed sequences, one after the other.
+/// alpha_diag [B,H,T], alpha and beta [B,H,nnz], x [B,T,H,D] -> [B,T,H,D]. With cu_seqlens, nnz
+/// counts the reads of all packed sequences, one after the other.
 Tensor glr(const Tensor& alpha_diag, const Tensor& alpha, const Tensor& beta, const Tensor& x,
            const PatternArg& pattern, const std::optional<Tensor>& cu_seqlens = {});
 
-/// GLR with shared coefficients (paper appendix B.3): P = softmax over row i of scale q_i . k_j, and
+/// GLR with shared coefficients (paper appendix B.3): P = softmax over row i of scale q_i . k_j,
+/// and
 ///   z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j,  y_i = z_i - d_i v_i.
 /// q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV], gate, d, d_self [B,T,H] -> [B,T,H,DV].
-Tensor glr_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const Tensor& d,
-                     const Tensor& d_self, const PatternArg& pattern, std::optional<double> scale = {},
+Tensor glr_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                     const Tensor& d, const Tensor& d_self, const PatternArg& pattern,
+                     std::optional<double> scale = {},
                      const std::optional<Tensor>& cu_seqlens = {});
 
-/// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets 0.
-/// q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
-Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const PatternArg& pattern,
-                        bool include_self, std::optional<double> scale = {},
+/// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
+/// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
+Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const PatternArg& pattern, bool include_self,
+                        std::optional<double> scale = {},
                         const std::optional<Tensor>& cu_seqlens = {});
 
-/// y_t = a_t y_{t-1} + x_t per channel. a, x [B,T,E], initial_state [B,E] (zero if absent) -> (y [B,T,E], state [B,E]).
-/// The state is float32 for float32 and bfloat16 inputs, float64 for float64. With cu_seqlens states are [N,E].
+/// y_t = a_t y_{t-1} + x_t per channel. a, x [B,T,E], initial_state [B,E] (zero if absent) -> (y
+/// [B,T,E], state [B,E]). The state is float32 for float32 and bfloat16 inputs, float64 for
+/// float64. With cu_seqlens states are [N,E].
 std::tuple<Tensor, Tensor> linear_recurrence(const Tensor& a, const Tensor& x,
                                              const std::optional<Tensor>& initial_state = {},
                                              const std::optional<Tensor>& cu_seqlens = {});

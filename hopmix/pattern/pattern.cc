@@ -18,9 +18,7 @@ bool inherits(const Cached&) { return true; }
 bool inherits(const Global&) { return true; }
 bool inherits(const Blocks&) { return true; }
 bool inherits(const Fenwick&) { return true; }
-bool inherits(const Offsets& p) {  // 1, 2, ..., w is a window
-  return p.values.empty() || p.values.back() == static_cast<int64_t>(p.values.size());
-}
+bool inherits(const Offsets&) { return false; }  // even 1, 2, ...: larger n may bring others
 bool inherits(const Strided&) { return false; }
 bool inherits(const Random&) { return false; }
 bool inherits(const Dag&) { return false; }
