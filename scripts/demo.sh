@@ -5,11 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 hopmix=build/bin/hopmix
 
-echo "The pattern cached(k^2+1): row i shows which of 64 earlier tokens token i reads."
-echo
-"$hopmix" pattern 'cached(k^2+1)' -n 64 --plot results/pattern-cached-k2.png
-echo
-echo "The same as a picture: results/pattern-cached-k2.png"
+mkdir -p runs/demo
+"$hopmix" pattern 'cached(k^2+1)' -n 64
+"$hopmix" pattern 'cached(k^2+1)' -n 128 --plot runs/demo/pattern.png
+echo "Row i shows which of 64 earlier tokens token i reads. On 128 tokens, as a picture: runs/demo/pattern.png"
 echo
 echo "Training attention, k^2+1 and dense recurrence on multi-hop recall ..."
 "$hopmix" reproduce demo --jobs "$(nproc)" --runs runs/demo --results runs/demo

@@ -63,6 +63,19 @@ std::string pad(const std::string& text, size_t width, bool right = false) {
   return right ? space + text : text + space;
 }
 
+// Two names that become one folder would be one run.
+template <typename Named>
+void check_folders(const std::vector<Named>& list, const std::string& key) {
+  std::map<std::string, std::string> names;
+  for (const Named& each : list) {
+    const auto [found, fresh] = names.emplace(folder_name(each.name), each.name);
+    if (!fresh) {
+      throw Error(key + " '" + found->second + "' and '" + each.name + "' share the folder '" + found->first +
+                  "': give one another name");
+    }
+  }
+}
+
 // The accuracy of `column` in a final score.
 double accuracy_of(const SweepColumn& column, const nlohmann::json& eval) {
   if (!column.slice) return eval.at("accuracy").get<double>();
@@ -96,6 +109,8 @@ Sweep read_sweep(const std::filesystem::path& file) {
     sweep.rows.push_back(read_row(row, sweep.columns));
   }
   root.finish();
+  check_folders(sweep.columns, "columns");
+  check_folders(sweep.rows, "rows");
   if (sweep.columns.empty()) throw root.bad("columns", "needs at least one");
   if (sweep.rows.empty()) throw root.bad("rows", "needs at least one");
   return sweep;

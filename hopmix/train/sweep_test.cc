@@ -113,6 +113,8 @@ TEST_F(SweepTest, MistakesNameTheKey) {
   };
   EXPECT_EQ(message(kText, "paper = { a", "paper = { b").substr(0, 28), "unknown key 'rows.0.paper.b'");
   EXPECT_EQ(message(kText, "slice = 2", "slce = 2"), "unknown key 'columns.1.slce'; did you mean 'slice'?");
+  EXPECT_EQ(message(kText, "\"attention\"\n", "\"2+k\"\n"),
+            "rows '2^k' and '2+k' share the folder '2_k': give one another name");
   EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"), "unknown key 'bse'; did you mean 'base'?");
 }
 
