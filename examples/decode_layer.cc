@@ -1,4 +1,5 @@
-// A layer decoded token by token: the outputs are those of the whole pass, and the state stays small.
+// A layer decoded token by token: the outputs are those of the whole pass, and the state stays
+// small.
 #include <cstdio>
 
 #include "hopmix/nn/mixers/glr.h"

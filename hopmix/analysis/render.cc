@@ -2,14 +2,19 @@
 
 #include <algorithm>
 
+#include "hopmix/analysis/cost.h"
 #include "hopmix/analysis/gnuplot.h"
+#include "hopmix/analysis/sampled_hops.h"
 
 namespace hopmix {
 namespace {
 
 constexpr int64_t kSigns = 32, kHalfBlocks = 64,
-                  kDots = 128;  // the most tokens a side drawn with each
-constexpr int64_t kPlotted = 256;
+                  kDots = 128;      // the most tokens a side drawn with each
+constexpr int64_t kPlotted = 256;   // cells a side of a matrix
+constexpr int64_t kSearched = 128;  // of a heat map
+constexpr int64_t kCurvePoints = 2000;
+constexpr int32_t kSteps = 12;  // hops with a colour of their own
 constexpr size_t kTitle = 60;
 
 std::string text(int64_t number) { return std::to_string(number); }
@@ -76,6 +81,27 @@ std::string title(const Pattern& pattern) {
   return spec + ", " + text(pattern.size()) + " tokens";
 }
 
+// The square of a matrix over n tokens, row 0 on top: grey where nothing can be, white where it
+// could.
+std::string triangle_axes(int64_t n, const std::string& x_label) {
+  const std::string end = text(std::max<int64_t>(1, n)) + "-0.5";
+  return "set xrange [-0.5:" + end + "]\nset yrange [" + end +
+         ":-0.5]\nset size ratio -1\nset tics out nomirror\nset xlabel " + gnuplot_string(x_label) +
+         "\nset ylabel 'reading token, i'\n"
+         "set object 1 rectangle from graph 0,0 to graph 1,1 behind fillcolor rgb '#e6e6e6' "
+         "fillstyle solid noborder\n"
+         "set object 2 polygon from -0.5,-0.5 to -0.5," +
+         end + " to " + end + "," + end +
+         " to -0.5,-0.5 behind fillcolor rgb '#ffffff' fillstyle solid noborder\n";
+}
+
+// $cells (x, y, shade) as squares.
+std::string plot_cells(double half) {
+  const std::string size = "(" + std::to_string(half) + ")";
+  return "set style fill solid noborder\nplot $cells using 1:2:" + size + ":" + size +
+         ":3 with boxxyerror linecolor palette notitle\n";
+}
+
 }  // namespace
 
 Grid coarsen(const Pattern& pattern, int64_t max_side) {
@@ -105,7 +131,6 @@ std::string matrix_script(const Pattern& pattern) {
   const int64_t n = pattern.size();
   const Grid grid = coarsen(pattern, kPlotted);
   const double half = static_cast<double>(grid.scale) / 2;
-  const std::string end = text(std::max<int64_t>(1, n)) + "-0.5";
   // x, y and shade of each cell with reads. A block must not be empty, so a cell outside the axes
   // begins it.
   std::string script = "$cells << EOD\n-9 -9 0\n";
@@ -121,22 +146,73 @@ std::string matrix_script(const Pattern& pattern) {
     }
   }
   script += "EOD\nset title " + gnuplot_string(title(pattern)) + " noenhanced\n";
-  script += "set xrange [-0.5:" + end + "]\nset yrange [" + end + ":-0.5]\n";
-  script +=
-      "set size ratio -1\nset tics out nomirror\nset xlabel 'token read, j'\nset ylabel 'reading "
-      "token, i'\n"
-      // Grey where nothing can be read, white where it could: shade alone carries the meaning.
-      "set object 1 rectangle from graph 0,0 to graph 1,1 behind fillcolor rgb '#e6e6e6' fillstyle "
-      "solid noborder\n";
-  script += "set object 2 polygon from -0.5,-0.5 to -0.5," + end + " to " + end + "," + end +
-            " to -0.5,-0.5 behind fillcolor rgb '#ffffff' fillstyle solid noborder\n";
+  script += triangle_axes(n, "token read, j");
   script += "set palette defined (0 '#c6dbef', 0.5 '#4292c6', 1 '#08306b')\n";
   script += grid.scale > 1 ? "set cbrange [0:*]\nset cblabel 'share of the pairs in a cell'\n"
                            : "set cbrange [0:1]\nunset colorbox\n";
-  const std::string size = "(" + std::to_string(half) + ")";
-  script += "set style fill solid noborder\nplot $cells using 1:2:" + size + ":" + size +
-            ":3 with boxxyerror linecolor palette notitle\n";
-  return script;
+  return script + plot_cells(half);
+}
+
+std::string hops_script(const Pattern& pattern) {
+  const int64_t n = pattern.size();
+  const int64_t scale = std::max<int64_t>(1, (n + kSearched - 1) / kSearched);
+  HopSearch search(pattern);
+  int32_t largest = 2;  // a palette of one colour is drawn as none
+  bool apart = false;
+  std::string cells = "$cells << EOD\n-9 -9 0\n";
+  for (int64_t i = 0; i < n; i += scale) {
+    const std::vector<int32_t>& distance = search.from(i);
+    for (int64_t j = 0; j < i; j += scale) {
+      apart |= distance[j] < 0;
+      if (distance[j] < 0) continue;
+      largest = std::max(largest, distance[j]);
+      cells += text(j) + " " + text(i) + " " + text(distance[j]) + "\n";
+    }
+  }
+  std::string heading = title(pattern);
+  if (scale > 1) heading += ", one in " + text(scale);
+  if (apart) heading += " (white: no path)";
+  std::string script = cells + "EOD\nset title " + gnuplot_string(heading) + " noenhanced\n";
+  script += triangle_axes(n, "token reached, j");
+  // Viridis: even in lightness and told apart without colour. Reversed, so that far is dark.
+  script +=
+      "set palette defined (0 '#fde725', 1 '#5ec962', 2 '#21918c', 3 '#3b528b', 4 '#440154')\n";
+  if (largest <= kSteps) {
+    script += "set palette maxcolors " + text(largest) + "\nset cbrange [0.5:" + text(largest) +
+              ".5]\nset cbtics 1\n";
+  } else {
+    script += "set cbrange [1:" + text(largest) + "]\n";
+  }
+  return script + "set cblabel 'hops from i back to j'\n" +
+         plot_cells(static_cast<double>(scale) / 2);
+}
+
+std::string cache_script(const Pattern& pattern) {
+  const int64_t n = pattern.size();
+  const Cost spent = cost(pattern);
+  const int64_t scale = std::max<int64_t>(1, n / kCurvePoints);
+  std::vector<int32_t> cols;
+  std::string script = "$steps << EOD\n-9 0 0\n";
+  for (int64_t first = 0; first < n; first += scale) {
+    int64_t kept = 0, reads = 0;
+    for (int64_t i = first; i < std::min(n, first + scale); ++i) {
+      pattern.row(i, cols);
+      kept = std::max(kept, spent.cache[i]);
+      reads = std::max(reads, static_cast<int64_t>(cols.size()));
+    }
+    script += text(first) + " " + text(kept) + " " + text(reads) + "\n";
+  }
+  script += "EOD\nset title " + gnuplot_string(title(pattern)) + " noenhanced\n";
+  script += "set xrange [0:" + text(std::max<int64_t>(1, n)) + "]\nset yrange [0:" +
+            text(std::max<int64_t>(1, spent.cache_peak + spent.cache_peak / 10 + 1)) + "]\n";
+  script +=
+      "set border 3\nset tics out nomirror\nset grid ytics linecolor rgb '#d0d0d0'\n"
+      "set xlabel 'token'\nset ylabel 'tokens'\nset key bmargin center horizontal\nset bmargin 6\n";
+  // Colours of Okabe and Ito, which colour-blind readers tell apart.
+  return script +
+         "plot $steps using 1:2 with steps linewidth 2 linecolor rgb '#0072B2' title 'kept for "
+         "later tokens', $steps using 1:3 with steps linewidth 2 dashtype 2 linecolor rgb "
+         "'#D55E00' title 'read by this token'\n";
 }
 
 std::string graphviz(const Pattern& pattern) {

@@ -31,6 +31,13 @@ std::string terminal_matrix(const Pattern& pattern);
 /// tokens.
 std::string matrix_script(const Pattern& pattern);
 
+/// A script for plot(): the tokens kept after each token (cost.h), and the reads of each.
+std::string cache_script(const Pattern& pattern);
+
+/// A script for plot(): d(i, j) (hops.h) as a heat map, of one token in s past 128 tokens.
+/// O(reads) for each row drawn.
+std::string hops_script(const Pattern& pattern);
+
 /// The communication graph in Graphviz's language: an edge from each token to each that it reads.
 std::string graphviz(const Pattern& pattern);
 

@@ -131,5 +131,23 @@ TEST(Render, ThePlotShadesByTheShareOfPairs) {
   EXPECT_NE(matrix_script(Pattern("window(1)", 256)).find("unset colorbox"), std::string::npos);
 }
 
+TEST(Render, TheHeatMapHoldsTheHops) {
+  const std::string script = hops_script(Pattern("2^k", 64));
+  EXPECT_NE(script.find("\n0 63 6\n"), std::string::npos);  // 63 is 111111 in binary
+  EXPECT_NE(script.find("\n62 63 1\n"), std::string::npos);
+  EXPECT_EQ(script.find("no path"), std::string::npos);
+  EXPECT_EQ(script.find("one in"), std::string::npos);
+  const std::string coarse = hops_script(Pattern("blocks(8)", 1000));
+  EXPECT_NE(coarse.find("one in 8 (white: no path)"), std::string::npos);
+  EXPECT_EQ(coarse.find("\n0 8 "), std::string::npos);
+}
+
+TEST(Render, TheCurveHoldsTheCache) {
+  // By hand: token, kept after it, read by it; nothing is kept after the last.
+  const std::string script = cache_script(Pattern("window(3)", 6));
+  EXPECT_NE(script.find("\n0 1 0\n1 2 1\n2 3 2\n3 3 3\n4 3 3\n5 0 3\nEOD"), std::string::npos)
+      << script;
+}
+
 }  // namespace
 }  // namespace hopmix

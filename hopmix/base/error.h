@@ -1,4 +1,5 @@
-// The one exception type for bad input: a line that names the argument, its value and what would be right.
+// The one exception type for bad input: a line that names the argument, its value and what would be
+// right.
 #pragma once
 
 #include <stdexcept>
@@ -6,8 +7,8 @@
 
 namespace hopmix {
 
-/// Bad input from a caller or a user. `what()` is one line without a trailing newline; the program prints it
-/// and exits with code 2, the operators raise it as a Python ValueError.
+/// Bad input from a caller or a user. `what()` is one line without a trailing newline; the program
+/// prints it and exits with code 2, the operators raise it as a Python ValueError.
 class Error : public std::invalid_argument {
  public:
   explicit Error(const std::string& message) : std::invalid_argument(message) {}

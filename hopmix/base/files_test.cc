@@ -73,9 +73,12 @@ TEST_F(FilesTest, ErrorsNameThePathAndTheReason) {
     }
     return std::string();
   };
-  EXPECT_EQ(message([] { write_file("/nowhere/x", "a"); }), "cannot write '/nowhere/x': No such file or directory");
-  EXPECT_EQ(message([] { read_file("/nowhere/x"); }), "cannot read '/nowhere/x': No such file or directory");
-  EXPECT_EQ(message([&] { read_file(root_); }), "cannot read '" + root_.string() + "': Is a directory");
+  EXPECT_EQ(message([] { write_file("/nowhere/x", "a"); }),
+            "cannot write '/nowhere/x': No such file or directory");
+  EXPECT_EQ(message([] { read_file("/nowhere/x"); }),
+            "cannot read '/nowhere/x': No such file or directory");
+  EXPECT_EQ(message([&] { read_file(root_); }),
+            "cannot read '" + root_.string() + "': Is a directory");
 }
 
 }  // namespace

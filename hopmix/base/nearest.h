@@ -7,10 +7,12 @@
 
 namespace hopmix {
 
-/// Fewest single-character insertions, deletions, substitutions and swaps of neighbours between `a` and `b`.
+/// Fewest single-character insertions, deletions, substitutions and swaps of neighbours between `a`
+/// and `b`.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// The member of `known` closest to `name`; empty when nothing is near (more than half of `name` would change).
+/// The member of `known` closest to `name`; empty when nothing is near (more than half of `name`
+/// would change).
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
 /// "; did you mean 'X'?" for the nearest name, else "; known: A, B, C". Appended to error lines.

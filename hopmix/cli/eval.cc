@@ -17,7 +17,8 @@ void run_eval(const Options& options) {
   if (!std::filesystem::is_directory(options.run)) {
     throw Error("'" + options.run + "' is not a run directory");
   }
-  train::Experiment experiment = train::make_experiment(load_document(options.run, options.settings));
+  train::Experiment experiment =
+      train::make_experiment(load_document(options.run, options.settings));
   if (experiment.threads > 0) at::set_num_threads(static_cast<int>(experiment.threads));
   const int64_t step = train::load_weights(options.run, *experiment.model);
   const train::Score score = train::evaluate(experiment);

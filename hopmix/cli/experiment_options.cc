@@ -2,7 +2,8 @@
 
 namespace hopmix::cli {
 
-toml::table load_document(const std::filesystem::path& path, const std::vector<std::string>& settings) {
+toml::table load_document(const std::filesystem::path& path,
+                          const std::vector<std::string>& settings) {
   const bool run = std::filesystem::is_directory(path);
   if (run && !std::filesystem::exists(path / "config.toml")) {
     throw Error("'" + path.string() + "' is not a run directory: config.toml is missing");

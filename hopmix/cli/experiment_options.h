@@ -20,6 +20,7 @@ inline void add_set_option(CLI::App& command, std::vector<std::string>& settings
 }
 
 /// The document at `path` (a file, or a run directory's config.toml) with `settings` applied.
-toml::table load_document(const std::filesystem::path& path, const std::vector<std::string>& settings);
+toml::table load_document(const std::filesystem::path& path,
+                          const std::vector<std::string>& settings);
 
 }  // namespace hopmix::cli

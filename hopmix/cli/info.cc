@@ -17,7 +17,8 @@ void info() {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("info", "Versions, CPU features in use, threads, whether CUDA");
+  CLI::App* command =
+      app.add_subcommand("info", "Versions, CPU features in use, threads, whether CUDA");
   command->footer("Example:\n  hopmix info");
   command->callback(info);
 }

@@ -43,13 +43,15 @@ pid_t start(const std::vector<std::string>& command, std::FILE* errors) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, fileno(errors), STDERR_FILENO);
-  // A group of its own: Ctrl-C reaches us alone, and we pass it on once, for a second one ends a child unsaved.
+  // A group of its own: Ctrl-C reaches us alone, and we pass it on once, for a second one ends a
+  // child unsaved.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   pid_t child = 0;
-  const int error = posix_spawn(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
+  const int error =
+      posix_spawn(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error) throw Error("cannot start '" + command[0] + "': " + std::strerror(error));
@@ -73,7 +75,8 @@ void run_jobs(const std::vector<std::vector<std::string>>& commands, int64_t job
     }
     while (!stopping && next < commands.size() && static_cast<int64_t>(running.size()) < jobs) {
       std::FILE* errors = std::tmpfile();
-      if (!errors) throw Error(std::string("cannot make a temporary file: ") + std::strerror(errno));
+      if (!errors)
+        throw Error(std::string("cannot make a temporary file: ") + std::strerror(errno));
       running[start(commands[next], errors)] = {next, errors};
       ++next;
     }

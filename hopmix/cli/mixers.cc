@@ -24,7 +24,8 @@ void print_table() {
                 static_cast<long long>(default_state_bytes(entry)), entry.source.c_str());
   }
   std::printf(
-      "\nreads and cache a token; n: tokens so far, w: window, S_i: row i of the pattern. State bytes: of one\n"
+      "\nreads and cache a token; n: tokens so far, w: window, S_i: row i of the pattern. State "
+      "bytes: of one\n"
       "sequence after %lld tokens, width %lld, float32, the mixer's default keys.\n",
       static_cast<long long>(kTokens), static_cast<long long>(nn::BlockDefaults{}.width));
 }
@@ -45,7 +46,8 @@ void print_json() {
 }  // namespace
 
 void add_mixers(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("mixers", "Every mixer: equation, time and cache per token, source");
+  CLI::App* command =
+      app.add_subcommand("mixers", "Every mixer: equation, time and cache per token, source");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print JSON");
   command->footer("Example:\n  hopmix mixers --json");

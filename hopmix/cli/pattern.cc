@@ -5,8 +5,10 @@
 
 #include "hopmix/analysis/cost.h"
 #include "hopmix/analysis/gnuplot.h"
+#include "hopmix/analysis/graphviz.h"
 #include "hopmix/analysis/hops.h"
 #include "hopmix/analysis/render.h"
+#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/pattern/matrix_market.h"
@@ -16,14 +18,19 @@ namespace {
 
 // Past this many tokens the hops of a pattern without offsets take minutes, so they are left out.
 constexpr int64_t kMaxSearched = 32768;
-constexpr int kPlotPixels = 800;
+constexpr int kPlotPixels = 800, kCurveHeight = 450;
+constexpr int64_t kMostNodes = 512;  // of a graph that dot lays out in seconds
 
 struct Options {
   std::string spec;
   int64_t n = 64;
   bool stats = false;
   bool json = false;
-  std::string plot, dot, csr;
+  std::string plot, plot_cache, plot_hops, graph, dot, csr;
+  bool draws() const {
+    return !plot.empty() || !plot_cache.empty() || !plot_hops.empty() || !graph.empty() ||
+           !dot.empty() || !csr.empty();
+  }
 };
 
 std::optional<Hops> affordable_hops(const Pattern& pattern) {
@@ -87,6 +94,19 @@ void print_matrix(const Pattern& pattern) {
 void run_pattern(const Options& options) {
   const Pattern pattern(options.spec, options.n);
   if (!options.plot.empty()) plot(matrix_script(pattern), options.plot, kPlotPixels, kPlotPixels);
+  if (!options.plot_cache.empty()) {
+    plot(cache_script(pattern), options.plot_cache, kPlotPixels, kCurveHeight);
+  }
+  if (!options.plot_hops.empty()) {
+    plot(hops_script(pattern), options.plot_hops, kPlotPixels, kPlotPixels);
+  }
+  if (!options.graph.empty()) {
+    if (pattern.size() > kMostNodes) {
+      throw Error("n " + std::to_string(pattern.size()) + " must be at most " +
+                  std::to_string(kMostNodes) + " for --graph; --dot writes any");
+    }
+    draw_graph(graphviz(pattern), options.graph);
+  }
   if (!options.dot.empty()) write_file(options.dot, graphviz(pattern));
   if (!options.csr.empty()) write_matrix_market(options.csr, to_csr(pattern));
   if (options.json || options.stats) {
@@ -97,7 +117,7 @@ void run_pattern(const Options& options) {
     } else {
       print_stats(pattern, spent, reach);
     }
-  } else if (options.plot.empty() && options.dot.empty() && options.csr.empty()) {
+  } else if (!options.draws()) {
     print_matrix(pattern);
   }
 }
@@ -117,6 +137,12 @@ void add_pattern(CLI::App& app) {
   command->add_flag("--json", options->json, "The numbers as JSON");
   command->add_option("--plot", options->plot,
                       "Write the matrix as a picture, .svg or .png (needs gnuplot)");
+  command->add_option("--plot-cache", options->plot_cache,
+                      "Write the tokens kept over time, .svg or .png (needs gnuplot)");
+  command->add_option("--plot-hops", options->plot_hops,
+                      "Write hops between tokens as a heat map, .svg or .png (needs gnuplot)");
+  command->add_option("--graph", options->graph,
+                      "Write the graph of reads, .svg or .png (needs Graphviz); for small n");
   command->add_option("--dot", options->dot, "Write the graph of reads for Graphviz");
   command->add_option("--csr", options->csr,
                       "Write the reads as a Matrix Market file, which dag(FILE) reads back");
@@ -129,7 +155,8 @@ void add_pattern(CLI::App& app) {
       "  hopmix pattern 'cached(k^2+1)' -n 300 --stats\n"
       "  hopmix pattern 'window(8) | global(4)' -n 1024 --stats --json\n"
       "  hopmix pattern 'cached(2^k)' -n 128 --plot cached.svg\n"
-      "  hopmix pattern fenwick -n 16 --dot fenwick.dot && dot -Tsvg fenwick.dot -o fenwick.svg");
+      "  hopmix pattern 'cached(2^k)' -n 256 --plot-cache cache.svg --plot-hops hops.png\n"
+      "  hopmix pattern fenwick -n 16 --graph fenwick.svg");
   command->callback([options] { run_pattern(*options); });
 }
 

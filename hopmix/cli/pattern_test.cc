@@ -94,6 +94,22 @@ TEST(PatternCommand, WritesFiles) {
   EXPECT_NE(error({"2^k", "--csr", csr}).find(csr), std::string::npos);
 }
 
+TEST(PatternCommand, DrawsCacheHopsAndGraph) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("hopmix-pictures-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string cache = folder / "c.svg", hops = folder / "h.png", graph = folder / "g.svg";
+  EXPECT_EQ(pattern({"cached(2^k)", "-n", "16", "--plot-cache", cache, "--plot-hops", hops,
+                     "--graph", graph}),
+            "");
+  EXPECT_NE(read_file(cache).find("kept for later tokens"), std::string::npos);
+  EXPECT_EQ(read_file(hops).substr(1, 3), "PNG");
+  EXPECT_NE(read_file(graph).find("1&#45;&gt;0"), std::string::npos);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(error({"2^k", "-n", "513", "--graph", graph}),
+            "n 513 must be at most 512 for --graph; --dot writes any");
+}
+
 TEST(PatternCommand, BadInputIsAnError) {
   EXPECT_EQ(error({"window(0)"}),
             "pattern 'window(0)': argument at character 8: 0 must be at least 1");

@@ -31,8 +31,11 @@ struct Options {
   bool json = false, list = false, no_plot = false;
 };
 
-// Beside the working directory first, so that a checkout's own files win over the ones it was built from.
-std::vector<fs::path> sweep_folders() { return {"configs/reproduce", fs::path(HOPMIX_CONFIG_DIR) / "reproduce"}; }
+// Beside the working directory first, so that a checkout's own files win over the ones it was built
+// from.
+std::vector<fs::path> sweep_folders() {
+  return {"configs/reproduce", fs::path(HOPMIX_CONFIG_DIR) / "reproduce"};
+}
 
 fs::path find_sweep(const std::string& name) {
   if (name.ends_with(".toml")) return name;
@@ -62,6 +65,24 @@ void check_run(const train::Cell& cell, const toml::table& resolved) {
   }
 }
 
+toml::table resolve(const train::Cell& cell) {
+  try {
+    return train::make_experiment(cell.config).config;
+  } catch (const Error& error) {
+    throw Error(cell.run.string() + ": " + error.what());
+  }
+}
+
+// What a child that failed said, or that it said nothing.
+std::string reason(const JobEnd& end) {
+  std::string text = end.errors;
+  while (text.ends_with("\n")) text.pop_back();
+  if (text.starts_with("hopmix: ")) text.erase(0, 8);
+  if (!text.empty()) return text;
+  return end.code > 128 ? "ended by signal " + std::to_string(end.code - 128)
+                        : "ended with code " + std::to_string(end.code);
+}
+
 // Redraws the table in place on a terminal; elsewhere says a line for each cell that ends.
 class LiveTable {
  public:
@@ -88,23 +109,26 @@ class LiveTable {
 void run_reproduce(const Options& options) {
   const train::Sweep sweep = train::read_sweep(find_sweep(options.name));
   std::vector<std::string> settings = options.settings;
-  // Processes share the machine by halves; one thread each is also what makes a cell's numbers repeat.
+  // Processes share the machine by halves; one thread each is also what makes a cell's numbers
+  // repeat.
   settings.push_back("threads=1");
   std::vector<train::Cell> cells =
       train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
   std::vector<nlohmann::json> results = train::read_results(cells);
 
-  // Every cell's config is resolved before the first is trained: a mistake in the last row costs no hour.
+  // Every cell's config is resolved before the first is trained: a mistake in the last row costs no
+  // hour.
   std::vector<std::vector<std::string>> commands;
   std::vector<size_t> waiting;
   for (size_t i = 0; i < cells.size(); ++i) {
-    const toml::table resolved = train::make_experiment(cells[i].config).config;
+    const toml::table resolved = resolve(cells[i]);
     check_run(cells[i], resolved);
     if (!results[i].is_null()) continue;
     const fs::path config = cells[i].run.string() + ".toml";
     fs::create_directories(config.parent_path());
     write_file(config, config::to_string(resolved));
-    commands.push_back({this_program(), "train", config.string(), "--out", cells[i].run.string(), "--resume", "--quiet"});
+    commands.push_back({this_program(), "train", config.string(), "--out", cells[i].run.string(),
+                        "--resume", "--quiet"});
     waiting.push_back(i);
   }
   LiveTable live(options.json);
@@ -116,31 +140,32 @@ void run_reproduce(const Options& options) {
   size_t done = 0;
   std::string failure;
   const auto tick = [&] {
-    const double left = done ? clock.seconds() / static_cast<double>(done) * static_cast<double>(waiting.size() - done) : 0;
-    live.draw(train::to_text(sweep, train::collect(sweep, cells, results)) + "\n" + std::to_string(done) + "/" +
-              std::to_string(waiting.size()) + " runs" +
+    const double left = done ? clock.seconds() / static_cast<double>(done) *
+                                   static_cast<double>(waiting.size() - done)
+                             : 0;
+    live.draw(train::to_text(sweep, train::collect(sweep, cells, results)) + "\n" +
+              std::to_string(done) + "/" + std::to_string(waiting.size()) + " runs" +
               (done ? ", " + train::format_duration(left) + " left" : "") + "\n");
   };
   const auto ended = [&](const JobEnd& end) {
     const size_t i = waiting[end.index];
     if (end.code == kInterrupted) return;
     if (end.code != 0) {
-      if (failure.empty()) failure = cells[i].run.string() + ": " + end.errors;
+      if (failure.empty()) failure = cells[i].run.string() + ": " + reason(end);
       return;
     }
     results[i] = train::final_score(cells[i].run);
     ++done;
-    live.say(std::to_string(done) + "/" + std::to_string(waiting.size()) + "  " + cells[i].run.string() + "  accuracy " +
-             std::to_string(results[i].at("accuracy").get<double>()).substr(0, 5) + "%");
+    char accuracy[32];
+    std::snprintf(accuracy, sizeof accuracy, "%.2f%%", results[i].at("accuracy").get<double>());
+    live.say(std::to_string(done) + "/" + std::to_string(waiting.size()) + "  " +
+             cells[i].run.string() + "  accuracy " + accuracy);
   };
   run_jobs(commands, options.jobs, ended, tick,
            [&] { return interrupt.interrupted() || !failure.empty(); });
   live.clear();
 
-  if (!failure.empty()) {
-    while (failure.ends_with("\n")) failure.pop_back();
-    throw Error(failure);
-  }
+  if (!failure.empty()) throw Error(failure);
   if (interrupt.interrupted()) {
     std::fprintf(stderr, "stopped; every run was saved. Go on with the same command.\n");
     throw CLI::RuntimeError(kInterrupted);
@@ -164,24 +189,31 @@ void run_reproduce(const Options& options) {
 }  // namespace
 
 void add_reproduce(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("reproduce", "Fill a table of structures by tasks, beside the paper's figures");
+  CLI::App* command = app.add_subcommand(
+      "reproduce", "Fill a table of structures by tasks, beside the paper's figures");
   const auto options = std::make_shared<Options>();
-  command->add_option("name", options->name, "A file of configs/reproduce, such as table1, or a path")
+  command
+      ->add_option("name", options->name, "A file of configs/reproduce, such as table1, or a path")
       ->required()
       ->type_name("NAME");
-  command->add_option("--seeds", options->seeds, "Seeds a cell")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--seeds", options->seeds, "Seeds a cell")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_option("--jobs", options->jobs, "Runs at a time, one thread each")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_set_option(*command, options->settings);
-  command->add_option("--runs", options->runs, "Folder of the runs")->capture_default_str()->type_name("DIR");
+  command->add_option("--runs", options->runs, "Folder of the runs")
+      ->capture_default_str()
+      ->type_name("DIR");
   command->add_option("--results", options->results, "Folder of the JSON and the plot")
       ->capture_default_str()
       ->type_name("DIR");
   command->add_flag("--no-plot", options->no_plot, "Write no plot (no gnuplot needed)");
   command->add_flag("--json", options->json, "Print the JSON instead of the table");
   command->footer(
-      "Runs that are complete are taken as they are; Ctrl-C saves, and the same command goes on.\n\n"
+      "Runs that are complete are taken as they are; Ctrl-C saves, and the same command goes "
+      "on.\n\n"
       "Examples:\n"
       "  hopmix reproduce table1 --jobs 2\n"
       "  hopmix reproduce table1 --seeds 3 --jobs 8\n"

@@ -1,8 +1,11 @@
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "hopmix/base/error.h"
+#include "hopmix/base/nearest.h"
 #include "hopmix/cli/commands.h"
 
 namespace hopmix::cli {
@@ -10,9 +13,20 @@ namespace {
 
 constexpr int kOurFault = 1, kBadInput = 2;
 
-int complain(const std::string& message, int code) {
+// One line, whatever the message quotes.
+int complain(std::string message, int code) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
   std::fprintf(stderr, "hopmix: %s\n", message.c_str());
   return code;
+}
+
+// CLI11 asks for a subcommand without a look at the word that stands in its place.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> left = app.remaining();
+  if (!app.get_subcommands().empty() || left.empty()) return error.what();
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  return "unknown command '" + left[0] + "'" + suggestion(left[0], known);
 }
 
 }  // namespace
@@ -24,6 +38,9 @@ int run(int argc, const char* const* argv) {
   app.set_version_flag("--version", HOPMIX_VERSION);
   app.footer("`hopmix COMMAND --help` explains each command with examples.");
   add_pattern(app);
+  add_compare(app);
+  add_design(app);
+  add_capacity(app);
   add_mixers(app);
   add_train(app);
   add_eval(app);
@@ -36,9 +53,11 @@ int run(int argc, const char* const* argv) {
     return end.get_exit_code();  // said what it had to say
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return complain(error.what(), kBadInput);
+    return complain(explain(app, error), kBadInput);
   } catch (const Error& error) {
     return complain(error.what(), kBadInput);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain("'" + error.path1().string() + "': " + error.code().message(), kBadInput);
   } catch (const c10::ValueError& error) {
     return complain(error.what_without_backtrace(), kBadInput);
   } catch (const c10::Error& error) {

@@ -1,5 +1,6 @@
 #include "hopmix/cli/sweep_plot.h"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -7,7 +8,8 @@
 
 namespace hopmix::cli {
 
-void plot_sweep(const train::Sweep& sweep, const train::Table& table, const std::filesystem::path& output) {
+void plot_sweep(const train::Sweep& sweep, const train::Table& table,
+                const std::filesystem::path& output) {
   const size_t rows = sweep.rows.size(), columns = sweep.columns.size();
   bool paper = false, deviation = false;
   for (size_t r = 0; r < rows; ++r) {
@@ -15,50 +17,61 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table, const std:
     for (const std::vector<double>& values : table[r]) deviation |= values.size() > 1;
   }
 
-  // The first row stands on top, so y runs downwards. One data block a column: y, mean, deviation, paper.
+  // The first row stands on top, so y runs downwards. One data block a column: y, mean, deviation,
+  // paper.
   std::ostringstream script;
   for (size_t c = 0; c < columns; ++c) {
     script << "$column" << c << " << EOD\n";
     for (size_t r = 0; r < rows; ++r) {
       const train::Summary summary = train::summarize(table[r][c]);
       const auto figure = sweep.rows[r].paper.find(sweep.columns[c].name);
-      script << r << " " << (summary.count ? summary.mean : std::nan("")) << " " << summary.deviation << " "
+      script << r << " " << (summary.count ? summary.mean : std::nan("")) << " "
+             << summary.deviation << " "
              << (figure == sweep.rows[r].paper.end() ? std::nan("") : figure->second) << "\n";
     }
     script << "EOD\n";
   }
+  // Pixels: the labels of the rows stand left of the first panel, the key below all.
+  size_t longest = 0;
+  for (const train::SweepRow& row : sweep.rows) longest = std::max(longest, row.name.size());
+  const int width = 80 + 9 * static_cast<int>(longest) + 230 * static_cast<int>(columns);
+  const int height = 190 + 30 * static_cast<int>(rows);
+  const double left = (40.0 + 9.0 * static_cast<double>(longest)) / width;
+  const double bottom = 105.0 / height, top = 1 - 75.0 / height;
+
   // Colours of Okabe and Ito, which colour-blind readers tell apart.
   script << "set datafile missing 'nan'\n"
          << "set yrange [" << rows - 0.4 << ":-0.6]\nset xrange [0:105]\nset xtics 0,25,100\n"
          << "set grid xtics lc rgb '#d0d0d0'\nset border 3\nset tics nomirror\n"
-         << "set style fill solid 1.0 noborder\nset boxwidth 0.7\n"
-         << "set key off\nset xlabel 'accuracy (%)'\n"
+         << "set style fill solid 1.0 noborder\nset key off\nset xlabel 'accuracy (%)'\n"
          << "set multiplot layout 1," << columns << " title " << gnuplot_string(sweep.title)
-         << " noenhanced margins screen 0.16,0.985,0.2,0.8 spacing screen 0.02,0\n";
+         << " noenhanced margins screen " << left << ",0.98," << bottom << "," << top
+         << " spacing screen 0.02,0\n"
+         << "set ytics (";
+  for (size_t r = 0; r < rows; ++r) {
+    script << (r ? "," : "") << gnuplot_string(sweep.rows[r].name) << " " << r;
+  }
+  script << ") noenhanced\n";
   for (size_t c = 0; c < columns; ++c) {
     script << "set title " << gnuplot_string(sweep.columns[c].title) << " noenhanced\n";
-    if (c == 0) {
-      script << "set ytics (";
-      for (size_t r = 0; r < rows; ++r) script << (r ? "," : "") << gnuplot_string(sweep.rows[r].name) << " " << r;
-      script << ") noenhanced\n";
-    } else {
-      script << "set format y ''\n";
-    }
+    if (c == 1) script << "unset ytics\n";
     if (c + 1 == columns && (paper || deviation)) {
-      script << "set key at screen 0.985,0.07 right horizontal samplen 1.5\n";
+      script << "set key at screen 0.98," << 22.0 / height << " right horizontal samplen 1.5\n";
     }
     const std::string data = "$column" + std::to_string(c);
-    script << "plot " << data << " using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb '#0072B2' title 'measured'";
+    script << "plot " << data
+           << " using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb '#0072B2' title 'measured'";
     if (deviation) {
-      script << ", " << data << " using 2:1:3 with xerrorbars pt 0 lw 1.5 lc rgb '#000000' title 'deviation over seeds'";
+      script << ", " << data
+             << " using 2:1:3 with xerrorbars pt 0 lw 1.5 lc rgb '#000000' title 'deviation'";
     }
     if (paper) {
-      script << ", " << data << " using 4:1 with points pt 13 ps 1.4 lc rgb '#E69F00' title 'paper'";
+      script << ", " << data
+             << " using 4:1 with points pt 13 ps 1.4 lc rgb '#E69F00' title 'paper'";
     }
     script << "\n";
   }
   script << "unset multiplot\n";
-  const int width = 260 + 240 * static_cast<int>(columns), height = 150 + 34 * static_cast<int>(rows);
   plot(script.str(), output, width, height);
 }
 

@@ -1,5 +1,9 @@
 #include "hopmix/train/train.h"
 
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/score_table.h"
@@ -9,6 +13,15 @@ namespace hopmix::cli {
 namespace {
 
 constexpr int kInterrupted = 130;  // what a shell gives for SIGINT
+
+// `text` as a shell takes it for one word.
+std::string shell_word(const std::string& text) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("/._-+,:@%", c); };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
 
 struct Options {
   std::string config, out;
@@ -36,7 +49,7 @@ void run_train(const Options& options) {
   const train::TrainResult result = train::train(experiment, run, options.resume, options.quiet);
   if (result.interrupted) {
     std::fprintf(stderr, "stopped and saved at step %lld; go on with\n  hopmix train %s --resume\n",
-                 static_cast<long long>(result.step), run.c_str());
+                 static_cast<long long>(result.step), shell_word(run).c_str());
     throw CLI::RuntimeError(kInterrupted);
   }
   if (options.json) {
@@ -50,13 +63,15 @@ void run_train(const Options& options) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train the experiment that a TOML config describes");
+  CLI::App* command =
+      app.add_subcommand("train", "Train the experiment that a TOML config describes");
   const auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "A config, or a run directory to go on with")
       ->required()
       ->type_name("CONFIG.toml");
   add_set_option(*command, options->settings);
-  command->add_option("--out", options->out, "The run directory (runs/NAME for NAME.toml)")->type_name("DIR");
+  command->add_option("--out", options->out, "The run directory (runs/NAME for NAME.toml)")
+      ->type_name("DIR");
   command->add_flag("--resume", options->resume, "Go on from the last checkpoint");
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->add_flag("--json", options->json, "Print the final score as JSON");
@@ -65,7 +80,8 @@ void add_train(CLI::App& app) {
       "optimizer.safetensors and state.json. Ctrl-C saves and stops.\n\n"
       "Examples:\n"
       "  hopmix train configs/copy.toml\n"
-      "  hopmix train configs/copy.toml --set model.blocks.0.pattern='cached(2^k)' --out runs/copy-2k\n"
+      "  hopmix train configs/copy.toml --set model.blocks.0.pattern='cached(2^k)' --out "
+      "runs/copy-2k\n"
       "  hopmix train runs/copy --resume");
   command->callback([options] { run_train(*options); });
 }

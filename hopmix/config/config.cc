@@ -19,9 +19,7 @@ std::string text_of(const toml::node& node) {
 }  // namespace
 
 Table::Table(toml::table& node, std::string path)
-    : node_(&node),
-      path_(std::move(path)),
-      asked_(std::make_shared<std::vector<std::string>>()) {}
+    : node_(&node), path_(std::move(path)), asked_(std::make_shared<std::vector<std::string>>()) {}
 
 bool Table::has(std::string_view key) { return find(key) != nullptr; }
 
@@ -166,7 +164,8 @@ toml::table parse_file(const std::filesystem::path& path) {
 void set(toml::table& document, std::string_view assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw Error("--set " + std::string(assignment) + ": must read key=value, such as train.steps=100");
+    throw Error("--set " + std::string(assignment) +
+                ": must read key=value, such as train.steps=100");
   }
   const std::string path(assignment.substr(0, equals));
   const std::string text(assignment.substr(equals + 1));
@@ -200,7 +199,8 @@ void set(toml::table& document, std::string_view assignment) {
       const auto parsed = std::from_chars(keys[i].data(), end, index);
       if (parsed.ec != std::errc() || parsed.ptr != end || index >= array->size()) {
         throw Error("--set " + std::string(assignment) + ": '" + keys[i] +
-                    "' must be an index from 0 to " + std::to_string(array->size()) + " (exclusive)");
+                    "' must be an index from 0 to " + std::to_string(array->size()) +
+                    " (exclusive)");
       }
       if (last) {
         array->replace(array->cbegin() + static_cast<int64_t>(index), std::move(*value.get("v")));
@@ -208,7 +208,8 @@ void set(toml::table& document, std::string_view assignment) {
       }
       at = array->get(index);
     } else {
-      throw Error("--set " + std::string(assignment) + ": '" + keys[i - 1] + "' holds a value, not a table");
+      throw Error("--set " + std::string(assignment) + ": '" + keys[i - 1] +
+                  "' holds a value, not a table");
     }
   }
 }

@@ -1,21 +1,22 @@
-// TOML configs: every key is read once by whoever owns it, defaults are written back, and a key that nobody read is an
-// error with the nearest known name.
+// TOML configs: every key is read once by whoever owns it, defaults are written back, and a key
+// that nobody read is an error with the nearest known name.
 #pragma once
 
+#include <toml++/toml.h>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <toml++/toml.h>
 #include <vector>
 
 #include "hopmix/base/error.h"
 
 namespace hopmix::config {
 
-/// A view of one table of a document, with the dotted path that errors name. Reading a key with a default stores the
-/// default, so that a document that was read can be written back as resolved. The document must outlive the view.
+/// A view of one table of a document, with the dotted path that errors name. Reading a key with a
+/// default stores the default, so that a document that was read can be written back as resolved.
+/// The document must outlive the view.
 class Table {
  public:
   explicit Table(toml::table& node, std::string path = "");
@@ -23,8 +24,8 @@ class Table {
   /// Whether the document has `key`, which counts as asked for.
   bool has(std::string_view key);
 
-  /// The value at `key`, or `fallback` (which is then stored). Throws Error on another type; an integer is taken
-  /// where a double is asked for.
+  /// The value at `key`, or `fallback` (which is then stored). Throws Error on another type; an
+  /// integer is taken where a double is asked for.
   std::string get(std::string_view key, std::string_view fallback);
   std::string get(std::string_view key, const char* fallback) {
     return get(key, std::string_view(fallback));
@@ -78,8 +79,9 @@ class Table {
 toml::table parse(std::string_view text, const std::string& source);
 toml::table parse_file(const std::filesystem::path& path);
 
-/// Applies "a.b.0.c=value": tables are made on the way, a number indexes an array. The value is read as TOML, and as a
-/// plain string where that fails, so that `pattern=cached(2^k)` needs no quotes.
+/// Applies "a.b.0.c=value": tables are made on the way, a number indexes an array. The value is
+/// read as TOML, and as a plain string where that fails, so that `pattern=cached(2^k)` needs no
+/// quotes.
 void set(toml::table& document, std::string_view assignment);
 
 /// The document as TOML text, ending in a newline.

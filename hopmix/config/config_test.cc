@@ -53,12 +53,15 @@ TEST(Config, UnknownKeysSuggestTheNearest) {
 }
 
 TEST(Config, ParseErrorsPointAtThePlace) {
-  EXPECT_EQ(error_of([] { parse("a = 1\nb = = 2\n", "f.toml"); }).substr(0, 22), "f.toml:2:5: not TOML: ");
-  EXPECT_NE(error_of([] { parse_file("/nowhere/x.toml"); }).find("/nowhere/x.toml"), std::string::npos);
+  EXPECT_EQ(error_of([] { parse("a = 1\nb = = 2\n", "f.toml"); }).substr(0, 22),
+            "f.toml:2:5: not TOML: ");
+  EXPECT_NE(error_of([] { parse_file("/nowhere/x.toml"); }).find("/nowhere/x.toml"),
+            std::string::npos);
 }
 
 TEST(Config, SetReachesTablesAndArrays) {
-  toml::table document = parse("[train]\nsteps = 1\n[[blocks]]\nm = 'a'\n[[blocks]]\nm = 'b'", "test");
+  toml::table document =
+      parse("[train]\nsteps = 1\n[[blocks]]\nm = 'a'\n[[blocks]]\nm = 'b'", "test");
   set(document, "train.steps=7");
   set(document, "train.lr=1e-3");
   set(document, "blocks.1.pattern=cached(2^k)");
@@ -75,7 +78,8 @@ TEST(Config, SetReachesTablesAndArrays) {
             "--set blocks.2.m=1: '2' must be an index from 0 to 2 (exclusive)");
   EXPECT_EQ(error_of([&] { set(document, "train.steps.x=1"); }),
             "--set train.steps.x=1: 'steps' holds a value, not a table");
-  EXPECT_NE(error_of([&] { set(document, "novalue"); }).find("must read key=value"), std::string::npos);
+  EXPECT_NE(error_of([&] { set(document, "novalue"); }).find("must read key=value"),
+            std::string::npos);
 }
 
 }  // namespace

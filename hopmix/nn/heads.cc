@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "hopmix/pattern/pattern.h"
+
 namespace hopmix::nn {
 
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
@@ -20,6 +22,17 @@ HeadsConfig read_heads(config::Table& table, const BlockDefaults& defaults) {
   return config;
 }
 
+std::string read_pattern(config::Table& table, const std::string& fallback,
+                         const BlockDefaults& defaults) {
+  const std::string spec = table.get("pattern", fallback);
+  try {
+    Pattern(spec, defaults.length);
+  } catch (const Error& error) {
+    throw Error(table.name("pattern") + ": " + error.what());
+  }
+  return spec;
+}
+
 torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias) {
   torch::nn::Linear map(torch::nn::LinearOptions(inputs, outputs).bias(bias));
   if (bias) torch::nn::init::zeros_(map->bias);
@@ -35,8 +48,8 @@ void check_heads(const HeadsConfig& config) {
                 std::to_string(config.width));
   }
   if (config.rope && config.head_width() % 2 != 0) {
-    throw Error("rope = true: needs an even head width, not " + std::to_string(config.head_width()) +
-                " (width / heads)");
+    throw Error("rope = true: needs an even head width, not " +
+                std::to_string(config.head_width()) + " (width / heads)");
   }
 }
 
@@ -53,7 +66,8 @@ Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& stat
   return input;
 }
 
-void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options, State& state) {
+void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options,
+                      State& state) {
   if (config.token_shift) state.tensors["last"] = torch::zeros({batch, config.width}, options);
 }
 
@@ -79,6 +93,8 @@ Tensor token_softmax(const Tensor& q, const Tensor& k) {
   return torch::softmax(torch::einsum("bhd,bchd->bhc", {q * scale, k}), -1);
 }
 
-Tensor token_sum(const Tensor& p, const Tensor& v) { return torch::einsum("bhc,bchd->bhd", {p, v}); }
+Tensor token_sum(const Tensor& p, const Tensor& v) {
+  return torch::einsum("bhc,bchd->bhd", {p, v});
+}
 
 }  // namespace hopmix::nn

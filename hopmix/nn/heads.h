@@ -1,5 +1,5 @@
-// The parts that the attention-like mixers share: token shift, projections into heads, rotary positions, one-token
-// softmax.
+// The parts that the attention-like mixers share: token shift, projections into heads, rotary
+// positions, one-token softmax.
 #pragma once
 
 #include "hopmix/config/config.h"
@@ -10,10 +10,10 @@ namespace hopmix::nn {
 
 /// Sizes and inputs of a mixer with heads.
 struct HeadsConfig {
-  int64_t width = 64;        // of the model
-  int64_t heads = 4;         // width must be a multiple
-  bool token_shift = true;   // project concat(x_i, x_{i-1}) instead of x_i
-  bool rope = false;         // rotate q and k by position
+  int64_t width = 64;       // of the model
+  int64_t heads = 4;        // width must be a multiple
+  bool token_shift = true;  // project concat(x_i, x_{i-1}) instead of x_i
+  bool rope = false;        // rotate q and k by position
 
   int64_t head_width() const { return width / heads; }
   int64_t input_width() const { return token_shift ? 2 * width : width; }
@@ -25,21 +25,26 @@ HeadsConfig read_heads(config::Table& table, const BlockDefaults& defaults);
 /// The same without `rope`, for a mixer that has no q and k to rotate.
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults);
 
+/// Reads `pattern` and checks it on the model's length.
+std::string read_pattern(config::Table& table, const std::string& fallback,
+                         const BlockDefaults& defaults);
+
 /// A linear map; weights as PyTorch draws them, a bias of 0 if there is one.
 torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
 
 /// Throws Error unless the sizes fit each other.
 void check_heads(const HeadsConfig& config);
 
-/// What the projections of a mixer see: x [B,T,width] -> concat(x_i, x_{i-1}) [B,T,2 width] (x_{-1} = 0), or x itself
-/// without token shift.
+/// What the projections of a mixer see: x [B,T,width] -> concat(x_i, x_{i-1}) [B,T,2 width] (x_{-1}
+/// = 0), or x itself without token shift.
 Tensor shift_tokens(const HeadsConfig& config, const Tensor& x);
 
 /// The same for one token [B,width] -> [B,1,input width]; keeps it in state["last"] for the next.
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state);
 
 /// Puts the zero x_{-1} into a fresh state.
-void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options, State& state);
+void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options,
+                      State& state);
 
 /// Elements that the token shift adds to the state of a sequence.
 inline int64_t token_shift_elements(const HeadsConfig& config) {
@@ -49,8 +54,8 @@ inline int64_t token_shift_elements(const HeadsConfig& config) {
 /// [B,T,H*D] -> [B,T,H,D].
 Tensor split_heads(const Tensor& x, int64_t heads);
 
-/// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv 2104.09864, equation
-/// 34). x [B,T,H,D] with D even; its first token has position `start`.
+/// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv
+/// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
 Tensor apply_rope(const Tensor& x, int64_t start);
 
 /// Softmax over the past of one token: q [B,H,D], k [B,c,H,D] -> [B,H,c].

@@ -9,7 +9,8 @@ TEST(TokenShift, JoinsEachTokenWithTheOneBefore) {
   HeadsConfig config{.width = 2, .heads = 1};
   const Tensor x = torch::arange(6, torch::kFloat32).view({1, 3, 2});
   const Tensor y = shift_tokens(config, x);
-  const Tensor expected = torch::tensor({{0.f, 1.f, 0.f, 0.f}, {2.f, 3.f, 0.f, 1.f}, {4.f, 5.f, 2.f, 3.f}});
+  const Tensor expected =
+      torch::tensor({{0.f, 1.f, 0.f, 0.f}, {2.f, 3.f, 0.f, 1.f}, {4.f, 5.f, 2.f, 3.f}});
   EXPECT_TRUE(torch::equal(y[0], expected));
   config.token_shift = false;
   EXPECT_TRUE(torch::equal(shift_tokens(config, x), x));
@@ -17,8 +18,11 @@ TEST(TokenShift, JoinsEachTokenWithTheOneBefore) {
 
 TEST(Rope, ScoresDependOnTheDistanceAlone) {
   torch::manual_seed(0);
-  const Tensor q = torch::randn({1, 1, 1, 8}, torch::kFloat64), k = torch::randn({1, 1, 1, 8}, torch::kFloat64);
-  const auto score = [&](int64_t i, int64_t j) { return (apply_rope(q, i) * apply_rope(k, j)).sum().item<double>(); };
+  const Tensor q = torch::randn({1, 1, 1, 8}, torch::kFloat64),
+               k = torch::randn({1, 1, 1, 8}, torch::kFloat64);
+  const auto score = [&](int64_t i, int64_t j) {
+    return (apply_rope(q, i) * apply_rope(k, j)).sum().item<double>();
+  };
   EXPECT_NEAR(score(5, 2), score(1005, 1002), 1e-9);
   EXPECT_GT(std::abs(score(5, 2) - score(5, 3)), 1e-3);
   EXPECT_NEAR(apply_rope(q, 77).norm().item<double>(), q.norm().item<double>(), 1e-12);

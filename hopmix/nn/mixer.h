@@ -1,8 +1,8 @@
-// What every token mixer offers: a pass over a whole sequence for training, one step at a time for decoding, and a
-// description of what it reads and keeps.
+// What every token mixer offers: a pass over a whole sequence for training, one step at a time for
+// decoding, and a description of what it reads and keeps.
 #pragma once
 
-#include <torch/torch.h>
+#include "hopmix/nn/torch.h"
 
 #include <cstdint>
 #include <map>
@@ -23,8 +23,8 @@ struct Context {
   std::map<std::string, SharedCache> mem;
 };
 
-/// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose first dimension is the
-/// batch.
+/// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose
+/// first dimension is the batch.
 struct State {
   int64_t position = 0;
   std::map<std::string, Tensor> tensors;
@@ -42,8 +42,8 @@ class Mixer : public torch::nn::Module {
   /// The state before the first token, of `batch` sequences.
   virtual State initial_state(int64_t batch) const = 0;
 
-  /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of `forward` to rounding.
-  /// Advances the state by one token.
+  /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of
+  /// `forward` to rounding. Advances the state by one token.
   virtual Tensor step(const Tensor& x, State& state, Context& context) = 0;
 
   /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.

@@ -27,7 +27,8 @@ const std::vector<Case>& cases() {
       {"glr-blocks", "glr", "pattern='blocks(8)'"},
       {"glr-random", "glr", "pattern='random(3,7)'\nheads=2"},
       {"glr-independent", "glr", "pattern='k^2+1'\ncoefficients='independent'"},
-      {"glr-independent-cached", "glr", "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
+      {"glr-independent-cached", "glr",
+       "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
   };
@@ -42,7 +43,8 @@ class MixerTest : public testing::TestWithParam<Case> {
     torch::manual_seed(1);
     toml::table keys = config::parse(GetParam().keys, GetParam().label);
     config::Table table(keys);
-    const auto mixer = find_mixer(GetParam().mixer).make(table, BlockDefaults{.width = kWidth, .heads = 4});
+    const auto mixer =
+        find_mixer(GetParam().mixer).make(table, BlockDefaults{.width = kWidth, .heads = 4});
     table.finish();
     return mixer;
   }
@@ -69,8 +71,10 @@ TEST_P(MixerTest, StepEqualsForwardAtEveryPosition) {
     Context context;
     for (int64_t t = 0; t < time; ++t) {
       const Tensor y = mixer->step(x.select(1, t), state, context);
-      // The state of the gated recurrence is float32 only for narrower parameters; here all is float64.
-      EXPECT_LT((y - whole.select(1, t)).abs().max().item<double>(), 1e-12) << "t = " << t << " of " << time;
+      // The state of the gated recurrence is float32 only for narrower parameters; here all is
+      // float64.
+      EXPECT_LT((y - whole.select(1, t)).abs().max().item<double>(), 1e-12)
+          << "t = " << t << " of " << time;
       EXPECT_EQ(state.position, t + 1);
     }
   }
@@ -90,7 +94,9 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
       ASSERT_EQ(state.bytes(), 3 * mixer->state_bytes(t + 1)) << "t = " << t;
       for (const auto& [name, tensor] : state.tensors) {
         // What the tensor keeps alive is what it says it holds.
-        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()), tensor.numel() * tensor.element_size()) << name;
+        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()),
+                  tensor.numel() * tensor.element_size())
+            << name;
       }
     }
   }
@@ -150,9 +156,11 @@ INSTANTIATE_TEST_SUITE_P(Mixers, MixerTest, testing::ValuesIn(cases()), [](const
 
 TEST(Registry, EveryMixerIsTestedAndDescribed) {
   for (const MixerEntry& entry : mixers()) {
-    const auto tested = std::any_of(cases().begin(), cases().end(), [&](const Case& c) { return c.mixer == entry.name; });
+    const auto tested = std::any_of(cases().begin(), cases().end(),
+                                    [&](const Case& c) { return c.mixer == entry.name; });
     EXPECT_TRUE(tested) << entry.name << " has no row in the table of this file";
-    for (const std::string& text : {entry.equation, entry.reads, entry.cache, entry.source}) EXPECT_FALSE(text.empty());
+    for (const std::string& text : {entry.equation, entry.reads, entry.cache, entry.source})
+      EXPECT_FALSE(text.empty());
   }
 }
 
@@ -165,7 +173,8 @@ TEST(Registry, UnknownNameSuggestsTheNearest) {
   }
 }
 
-// A token's mixer input and output widths, by the definition: y = (I - B)^{-1} ((B D + D') v), dense and in float64.
+// A token's mixer input and output widths, by the definition: y = (I - B)^{-1} ((B D + D') v),
+// dense and in float64.
 class DefinitionTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
@@ -193,7 +202,9 @@ TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
   }
   const auto softmax = [&](int64_t q, int64_t k, int64_t h, const Tensor& mask) {
     const int64_t d = width / heads;
-    const auto part = [&](int64_t p) { return qkv.slice(1, p * width + h * d, p * width + (h + 1) * d); };
+    const auto part = [&](int64_t p) {
+      return qkv.slice(1, p * width + h * d, p * width + (h + 1) * d);
+    };
     const Tensor scores = torch::matmul(part(q), part(k).t()) / std::sqrt(static_cast<double>(d));
     const Tensor weights = torch::where(mask, scores.exp(), torch::zeros_like(scores));
     return weights / weights.sum(1, true).clamp_min(1e-300);
@@ -206,7 +217,8 @@ TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
     const Tensor b = gate.unsqueeze(1) * softmax(0, 1, h, allowed);
     Tensor a;
     if (GetParam() == "shared") {
-      a = torch::matmul(b, torch::diag(gates.select(1, heads + h))) + torch::diag(gates.select(1, 2 * heads + h));
+      a = torch::matmul(b, torch::diag(gates.select(1, heads + h))) +
+          torch::diag(gates.select(1, 2 * heads + h));
     } else {
       a = softmax(3, 4, h, allowed | torch::eye(time, torch::kBool));
     }

@@ -30,9 +30,11 @@ Tensor Block::step(const Tensor& x, State& state, Context& context) {
 LanguageModel::LanguageModel(const ModelConfig& config,
                              const std::vector<std::shared_ptr<Mixer>>& mixers)
     : config_(config) {
-  embedding_ = register_parameter("embedding", torch::randn({config.vocabulary, config.width}) * 0.16);
+  embedding_ =
+      register_parameter("embedding", torch::randn({config.vocabulary, config.width}) * 0.16);
   if (config.positions == "learned") {
-    positions_ = register_parameter("positions", torch::randn({config.max_length, config.width}) * 0.1);
+    positions_ =
+        register_parameter("positions", torch::randn({config.max_length, config.width}) * 0.1);
   }
   for (const std::shared_ptr<Mixer>& mixer : mixers) {
     blocks_.push_back(register_module("blocks_" + std::to_string(blocks_.size()),
@@ -47,9 +49,10 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
   if (!positions_.defined()) return x;
   const int64_t end = start + tokens.size(1);
   if (end > config_.max_length) {
-    throw Error("position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
-                std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
-                "\"none\" for longer sequences");
+    throw Error(
+        "position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
+        std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
+        "\"none\" for longer sequences");
   }
   return x + positions_.slice(0, start, end);
 }
@@ -88,7 +91,8 @@ int64_t LanguageModel::parameter_count() const {
   return total;
 }
 
-std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabulary, int64_t length) {
+std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabulary,
+                                          int64_t length) {
   ModelConfig config;
   config.vocabulary = vocabulary;
   config.width = table.get_at_least("width", config.width, 1);
@@ -100,6 +104,7 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
 
   BlockDefaults defaults;
   defaults.width = config.width;
+  defaults.length = length;
   defaults.heads = table.get_at_least("heads", defaults.heads, 1);
   defaults.token_shift = table.get("token_shift", defaults.token_shift);
   defaults.rope = config.positions == "rope";

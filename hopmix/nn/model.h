@@ -1,4 +1,5 @@
-// A language model from a config: embeddings, positions, pre-norm blocks that each name their mixer, a head.
+// A language model from a config: embeddings, positions, pre-norm blocks that each name their
+// mixer, a head.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ class Block : public torch::nn::Module {
  public:
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
-  Tensor forward(const Tensor& x, Context& context);                // [B,T,width]
-  Tensor step(const Tensor& x, State& state, Context& context);     // [B,width]
+  Tensor forward(const Tensor& x, Context& context);             // [B,T,width]
+  Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
   const Mixer& mixer() const { return *mixer_; }
 
  private:
@@ -32,9 +33,10 @@ class Block : public torch::nn::Module {
 struct ModelConfig {
   int64_t vocabulary = 0;
   int64_t width = 64;
-  std::string positions = "learned";  // a table of `max_length` vectors; "rope": q and k are rotated; "none"
-  int64_t max_length = 0;             // of the table
-  int64_t mlp = 2;                    // MLP width over model width
+  std::string positions =
+      "learned";           // a table of `max_length` vectors; "rope": q and k are rotated; "none"
+  int64_t max_length = 0;  // of the table
+  int64_t mlp = 2;         // MLP width over model width
 };
 
 /// One State a block.
@@ -48,11 +50,13 @@ class LanguageModel : public torch::nn::Module {
   /// Weights come from PyTorch's default generator (torch::manual_seed).
   LanguageModel(const ModelConfig& config, const std::vector<std::shared_ptr<Mixer>>& mixers);
 
-  /// tokens [B,T] int64 -> logits [B,T,vocabulary]. Throws Error when T exceeds a learned position table.
+  /// tokens [B,T] int64 -> logits [B,T,vocabulary]. Throws Error when T exceeds a learned position
+  /// table.
   Tensor forward(const Tensor& tokens);
 
   ModelState initial_state(int64_t batch) const;
-  /// tokens [B] int64 -> logits [B,vocabulary]. Throws Error past the end of a learned position table.
+  /// tokens [B] int64 -> logits [B,vocabulary]. Throws Error past the end of a learned position
+  /// table.
   Tensor step(const Tensor& tokens, ModelState& state);
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
@@ -70,8 +74,9 @@ class LanguageModel : public torch::nn::Module {
   torch::nn::Linear head_{nullptr};
 };
 
-/// Builds the model of a `[model]` table: width, heads, positions, token_shift, mlp, max_length (default `length`) and an
-/// array `blocks`, each with `mixer`, `repeat` and the mixer's own keys. Throws Error on an unknown key or a bad value.
+/// Builds the model of a `[model]` table: width, heads, positions, token_shift, mlp, max_length
+/// (default `length`) and an array `blocks`, each with `mixer`, `repeat` and the mixer's own keys.
+/// Throws Error on an unknown key or a bad value.
 std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabulary, int64_t length);
 
 }  // namespace hopmix::nn

@@ -5,7 +5,8 @@
 namespace hopmix::nn {
 namespace {
 
-std::shared_ptr<LanguageModel> build(const std::string& text, int64_t vocabulary = 11, int64_t length = 40) {
+std::shared_ptr<LanguageModel> build(const std::string& text, int64_t vocabulary = 11,
+                                     int64_t length = 40) {
   toml::table document = config::parse(text, "test");
   config::Table root(document);
   config::Table model = root.table("model");
@@ -49,7 +50,8 @@ TEST(Model, StepEqualsForward) {
     ModelState state = model->initial_state(3);
     for (int64_t t = 0; t < 40; ++t) {
       const Tensor logits = model->step(tokens.select(1, t), state);
-      ASSERT_LT((logits - whole.select(1, t)).abs().max().item<double>(), 1e-12) << positions << " " << t;
+      ASSERT_LT((logits - whole.select(1, t)).abs().max().item<double>(), 1e-12)
+          << positions << " " << t;
       int64_t bytes = 0;
       for (const State& block : state.blocks) bytes += block.bytes();
       EXPECT_EQ(bytes, 3 * model->state_bytes(t + 1));
@@ -57,9 +59,7 @@ TEST(Model, StepEqualsForward) {
   }
 }
 
-TEST(Model, BlocksRepeat) {
-  EXPECT_EQ(build(kHybrid)->initial_state(1).blocks.size(), 4u);
-}
+TEST(Model, BlocksRepeat) { EXPECT_EQ(build(kHybrid)->initial_state(1).blocks.size(), 4u); }
 
 TEST(Model, SameSeedSameWeights) {
   const auto a = build(kHybrid), b = build(kHybrid);
@@ -74,7 +74,8 @@ TEST(Model, LearnedPositionsEnd) {
     model->forward(torch::zeros({1, 41}, torch::kInt64));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("position 40: the model's table of learned positions holds 40"),
+    EXPECT_NE(std::string(error.what())
+                  .find("position 40: the model's table of learned positions holds 40"),
               std::string::npos);
   }
 }
@@ -87,7 +88,8 @@ TEST(Model, MlpOfZeroIsNone) {
 
 TEST(Model, BadConfigsNameTheKey) {
   const std::string block = "[[model.blocks]]\nmixer = 'attention'\n";
-  EXPECT_EQ(error_of("[model]\nwdith = 8\n" + block), "unknown key 'model.wdith'; did you mean 'width'?");
+  EXPECT_EQ(error_of("[model]\nwdith = 8\n" + block),
+            "unknown key 'model.wdith'; did you mean 'width'?");
   EXPECT_EQ(error_of("[model]\nwidth = '8'\n" + block), "model.width = '8': must be an integer");
   EXPECT_EQ(error_of("[model]\nwidth = 0\n" + block), "model.width = 0: must be at least 1");
   EXPECT_EQ(error_of("[model]\nwidth = 8"),
@@ -97,15 +99,25 @@ TEST(Model, BadConfigsNameTheKey) {
             "model.blocks.0.mixer is missing: is it 'mixr' by mistake?");
   EXPECT_EQ(error_of(block + "window = 4"),
             "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope");
-  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'gated_linear_recurrence'\nrope = true").substr(0, 32),
-            "unknown key 'model.blocks.0.rope");
+  EXPECT_EQ(
+      error_of("[[model.blocks]]\nmixer = 'gated_linear_recurrence'\nrope = true").substr(0, 32),
+      "unknown key 'model.blocks.0.rope");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'attention'\nheads = 7"),
             "model.blocks.0: heads = 7: must divide the width, 64");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'glr'\ncoefficients = 'share'"),
-            "model.blocks.0.coefficients = 'share': must be one of shared, independent; did you mean 'shared'?");
-  EXPECT_EQ(error_of("[model]\npositions = 'lerned'\n" + block),
-            "model.positions = 'lerned': must be one of learned, rope, none; did you mean 'learned'?");
-  EXPECT_NE(error_of("[[model.blocks]]\nmixer = 'glr'\npattern = 'windw(3)'").find("window"), std::string::npos);
+            "model.blocks.0.coefficients = 'share': must be one of shared, independent; did you "
+            "mean 'shared'?");
+  EXPECT_EQ(
+      error_of("[model]\npositions = 'lerned'\n" + block),
+      "model.positions = 'lerned': must be one of learned, rope, none; did you mean 'learned'?");
+  EXPECT_EQ(
+      error_of("[[model.blocks]]\nmixer = 'glr'\npattern = 'windw(3)'"),
+      "model.blocks.0.pattern: pattern 'windw(3)': unknown name 'windw' at character 1; did you "
+      "mean 'window'?");
+  // Increasing at first; the model's 40 tokens show where it stops.
+  EXPECT_NE(error_of("[[model.blocks]]\nmixer = 'glr'\npattern = 'k<4?k+1:2'")
+                .find("f(4) = 2 must exceed f(3) = 4"),
+            std::string::npos);
 }
 
 }  // namespace

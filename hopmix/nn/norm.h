@@ -5,7 +5,8 @@
 
 namespace hopmix::nn {
 
-/// y = x / sqrt(mean(x^2) + 1e-6) * weight over the last dimension. Computed in float32 for bfloat16.
+/// y = x / sqrt(mean(x^2) + 1e-6) * weight over the last dimension. Computed in float32 for
+/// bfloat16.
 class RmsNorm : public torch::nn::Module {
  public:
   explicit RmsNorm(int64_t width) { weight = register_parameter("weight", torch::ones(width)); }

@@ -19,7 +19,8 @@ Past::Past(const std::string& spec) : pattern_(spec, 1) {}
 
 std::vector<int32_t> Past::row(int64_t i) const {
   if (i >= pattern_.size()) {
-    // Twice what is needed, so that a stream rebinds log(n) times; a dag file has a length of its own and may refuse.
+    // Twice what is needed, so that a stream rebinds log(n) times; a dag file has a length of its
+    // own and may refuse.
     try {
       pattern_ = Pattern(pattern_.spec(), std::max(kFirstLength, 2 * i));
     } catch (const Error&) {

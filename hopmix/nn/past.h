@@ -10,9 +10,9 @@
 
 namespace hopmix::nn {
 
-/// Keeps per-token tensors [B,c,...] in a State for the tokens that some later token reads. Patterns whose rows inherit
-/// (window, dense, cached(f), ...) hold exactly the next token's row and not a token more; of others every token is held,
-/// since any may be read again.
+/// Keeps per-token tensors [B,c,...] in a State for the tokens that some later token reads.
+/// Patterns whose rows inherit (window, dense, cached(f), ...) hold exactly the next token's row
+/// and not a token more; of others every token is held, since any may be read again.
 class Past {
  public:
   /// Throws Error on a malformed spec.
@@ -23,8 +23,8 @@ class Past {
   /// `tensors` as their rows read by token `state.position`: [B,reads,...], oldest first.
   Tensor read(const State& state, const std::string& name) const;
 
-  /// Adds token `state.position`'s entries, each [B,...], and drops what no later token reads. Call it once a step, after
-  /// the reads, and advance the position afterwards.
+  /// Adds token `state.position`'s entries, each [B,...], and drops what no later token reads. Call
+  /// it once a step, after the reads, and advance the position afterwards.
   void append(State& state, const std::vector<std::pair<std::string, Tensor>>& entries) const;
 
   /// Tokens held once t tokens have been appended.

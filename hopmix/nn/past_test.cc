@@ -5,7 +5,8 @@
 namespace hopmix::nn {
 namespace {
 
-// Whatever the pattern, a step reads exactly its row, and a bounded pattern holds no more than the next row.
+// Whatever the pattern, a step reads exactly its row, and a bounded pattern holds no more than the
+// next row.
 class PastTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(PastTest, ReadsTheRowOfEachToken) {
@@ -19,7 +20,8 @@ TEST_P(PastTest, ReadsTheRowOfEachToken) {
     pattern.row(i, row);
     const Tensor read = past.read(state, "x");
     ASSERT_EQ(read.size(1), static_cast<int64_t>(row.size())) << i;
-    for (size_t k = 0; k < row.size(); ++k) ASSERT_EQ(read[0][static_cast<int64_t>(k)].item<float>(), row[k]) << i;
+    for (size_t k = 0; k < row.size(); ++k)
+      ASSERT_EQ(read[0][static_cast<int64_t>(k)].item<float>(), row[k]) << i;
     ASSERT_EQ(past.held(i), state.tensors["x"].size(1));
     past.append(state, {{"x", torch::full({1}, static_cast<float>(i))}});
     ++state.position;
@@ -27,9 +29,10 @@ TEST_P(PastTest, ReadsTheRowOfEachToken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, PastTest,
-                         testing::Values("dense", "window(1)", "window(7)", "2^k", "cached(2^k)", "k^2+1",
-                                         "cached(k^2+1)", "cached(fib)", "strided(5)", "global(3)", "blocks(16)",
-                                         "fenwick", "random(4,1)", "window(3)|cached(2^k)", "window(2)|strided(9)"),
+                         testing::Values("dense", "window(1)", "window(7)", "2^k", "cached(2^k)",
+                                         "k^2+1", "cached(k^2+1)", "cached(fib)", "strided(5)",
+                                         "global(3)", "blocks(16)", "fenwick", "random(4,1)",
+                                         "window(3)|cached(2^k)", "window(2)|strided(9)"),
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST(Past, ATokenThatIsReadMuchLaterIsHeld) {

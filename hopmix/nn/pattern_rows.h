@@ -8,8 +8,8 @@
 
 namespace hopmix::nn {
 
-/// Hands out index lists for short sequences (written once, read by every head and batch) and the spec itself for long
-/// ones, where the list would outweigh the data.
+/// Hands out index lists for short sequences (written once, read by every head and batch) and the
+/// spec itself for long ones, where the list would outweigh the data.
 class PatternRows {
  public:
   static constexpr int64_t kLongestList = 16384;

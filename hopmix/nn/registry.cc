@@ -9,8 +9,8 @@ namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(), local_attention_entry(), sparse_attention_entry(), glr_entry(),
-      gated_linear_recurrence_entry(),
+      attention_entry(), local_attention_entry(),         sparse_attention_entry(),
+      glr_entry(),       gated_linear_recurrence_entry(),
   };
   return entries;
 }

@@ -15,6 +15,7 @@ namespace hopmix::nn {
 struct BlockDefaults {
   int64_t width = 64;
   int64_t heads = 4;
+  int64_t length = 1024;  // of the sequences in training: what patterns are checked on
   bool token_shift = true;
   bool rope = false;
 };

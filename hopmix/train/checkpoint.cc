@@ -29,8 +29,8 @@ int64_t read_step(const path& run) {
   }
 }
 
-// Reads a tensor file that must stand at `step`. A writer that was stopped after its commit left the file under its
-// other name.
+// Reads a tensor file that must stand at `step`. A writer that was stopped after its commit left
+// the file under its other name.
 SafetensorsFile read_at_step(const path& file, int64_t step) {
   const std::string wanted = std::to_string(step);
   const auto stands = [&](const SafetensorsFile& read) {
@@ -51,7 +51,8 @@ SafetensorsFile read_at_step(const path& file, int64_t step) {
     }
   }
   SafetensorsFile read = read_safetensors(file);
-  if (!stands(read)) throw Error("'" + file.string() + "' is not of step " + wanted + ", which state.json names");
+  if (!stands(read))
+    throw Error("'" + file.string() + "' is not of step " + wanted + ", which state.json names");
   return read;
 }
 
@@ -74,15 +75,17 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
   }
   if (file.tensors.size() != parameters.size()) {
     throw Error("'" + name.string() + "' holds " + std::to_string(file.tensors.size()) +
-                " tensors, the model has " + std::to_string(parameters.size()) + ": it is of another model");
+                " tensors, the model has " + std::to_string(parameters.size()) +
+                ": it is of another model");
   }
 }
 
 }  // namespace
 
-void save_checkpoint(const path& run, const nn::LanguageModel& model, torch::optim::AdamW& optimizer,
-                     int64_t step) {
-  const std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}, {"format", "pt"}};
+void save_checkpoint(const path& run, const nn::LanguageModel& model,
+                     torch::optim::AdamW& optimizer, int64_t step) {
+  const std::map<std::string, std::string> metadata = {{"step", std::to_string(step)},
+                                                       {"format", "pt"}};
   std::map<std::string, torch::Tensor> weights;
   for (const auto& item : model.named_parameters()) weights[item.key()] = item.value().detach();
   write_safetensors(next_of(run / kModel), weights, metadata);

@@ -21,6 +21,9 @@ TrainConfig read_train(config::Table table) {
   c.checkpoint_every = table.get_at_least("checkpoint_every", c.checkpoint_every, 1);
   c.eval_batches = table.get_at_least("eval_batches", c.eval_batches, 1);
   if (!(c.lr > 0)) throw table.bad("lr", "must be above 0");
+  for (const char* key : {"lr", "weight_decay", "clip"}) {
+    if (std::isinf(table.get(key, 0.0))) throw table.bad(key, "must be finite");
+  }
   if (!(c.weight_decay >= 0)) throw table.bad("weight_decay", "must be at least 0");
   if (!(c.clip >= 0)) throw table.bad("clip", "must be at least 0");
   for (const char* key : {"beta1", "beta2"}) {
@@ -47,7 +50,8 @@ Experiment make_experiment(toml::table document) {
   config::Table root(e.config);
   e.seed = root.get_at_least("seed", 0, 0);
   e.threads = root.get_at_least("threads", 0, 0);
-  if (root.get("device", "cpu") != "cpu") throw root.bad("device", "must be cpu; no other backend is built");
+  if (root.get("device", "cpu") != "cpu")
+    throw root.bad("device", "must be cpu; no other backend is built");
   config::Table task = root.table("task");
   e.task = tasks::make_task(task);
   e.train = read_train(root.table("train"));
@@ -60,8 +64,11 @@ Experiment make_experiment(toml::table document) {
 
 double learning_rate(const TrainConfig& config, int64_t step) {
   const double warm =
-      config.warmup > 0 ? std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(config.warmup)) : 1.0;
-  const double turn = std::numbers::pi * static_cast<double>(step) / static_cast<double>(config.steps);
+      config.warmup > 0
+          ? std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(config.warmup))
+          : 1.0;
+  const double turn =
+      std::numbers::pi * static_cast<double>(step) / static_cast<double>(config.steps);
   return config.lr * warm * 0.5 * (1.0 + std::cos(turn));
 }
 

@@ -18,11 +18,12 @@ struct TrainConfig {
   int64_t warmup = 50;         // steps of linear warm-up; then cosine to 0
   double weight_decay = 0.01;  // on matrices only
   double beta1 = 0.9, beta2 = 0.98;
-  double clip = 1.0;                  // largest norm of the gradient; 0 turns clipping off
-  std::string precision = "float32";  // "bfloat16": matrix products under autocast, parameters stay float32
-  int64_t log_every = 10;             // steps between lines of metrics.jsonl
-  int64_t checkpoint_every = 250;     // steps between checkpoints; one is always written at the end
-  int64_t eval_batches = 16;          // fresh batches of `batch` sequences that accuracy is measured on
+  double clip = 1.0;  // largest norm of the gradient; 0 turns clipping off
+  std::string precision =
+      "float32";           // "bfloat16": matrix products under autocast, parameters stay float32
+  int64_t log_every = 10;  // steps between lines of metrics.jsonl
+  int64_t checkpoint_every = 250;  // steps between checkpoints; one is always written at the end
+  int64_t eval_batches = 16;  // fresh batches of `batch` sequences that accuracy is measured on
 };
 
 /// A resolved experiment. `config` holds every key with its value, defaults included.
@@ -35,15 +36,16 @@ struct Experiment {
   toml::table config;
 };
 
-/// Reads the document, seeds PyTorch's generator and builds the model. Throws Error on an unknown key (with the nearest
-/// known one) or a bad value.
+/// Reads the document, seeds PyTorch's generator and builds the model. Throws Error on an unknown
+/// key (with the nearest known one) or a bad value.
 Experiment make_experiment(toml::table document);
 
-/// The learning rate of step `step` (from 0): lr min(1, (step+1)/warmup) (1 + cos(pi step/steps)) / 2.
+/// The learning rate of step `step` (from 0): lr min(1, (step+1)/warmup) (1 + cos(pi step/steps))
+/// / 2.
 double learning_rate(const TrainConfig& config, int64_t step);
 
-/// The seed of one batch: a mix of the run's seed, the stream ("train", "eval") and the step, so that the data of a step
-/// does not depend on what came before it.
+/// The seed of one batch: a mix of the run's seed, the stream ("train", "eval") and the step, so
+/// that the data of a step does not depend on what came before it.
 uint64_t batch_seed(int64_t seed, std::string_view stream, int64_t step);
 
 }  // namespace hopmix::train

@@ -5,7 +5,8 @@
 
 namespace hopmix::train {
 
-/// While one lives, SIGINT and SIGTERM set a flag instead of ending the process; a second signal ends it at once.
+/// While one lives, SIGINT and SIGTERM set a flag instead of ending the process; a second signal
+/// ends it at once.
 class InterruptGuard {
  public:
   InterruptGuard();

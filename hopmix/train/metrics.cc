@@ -15,7 +15,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t step) : path
     std::istringstream lines(read_file(path));
     for (std::string line; std::getline(lines, line);) {
       const nlohmann::json read = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!read.is_object() || read.value("step", step + 1) > step) break;
+      if (!read.is_object() || read.value("step", step + 1) > step || read.contains("eval")) break;
       kept += line + "\n";
     }
   }

@@ -10,8 +10,8 @@ namespace hopmix::train {
 
 class MetricsFile {
  public:
-  /// Opens `path` for appending. Lines of steps past `step` are dropped first (a resumed run writes them again), as is a
-  /// last line that was cut short.
+  /// Opens `path` for appending. Lines of steps past `step` are dropped first (a resumed run writes
+  /// them again), as are the final score and a last line that was cut short.
   MetricsFile(const std::filesystem::path& path, int64_t step);
 
   /// Appends one line and hands it to the system. Throws Error when the disk is full.

@@ -11,11 +11,13 @@ std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& mod
   for (const torch::Tensor& parameter : model.parameters()) {
     (parameter.dim() >= 2 ? matrices : vectors).push_back(parameter);
   }
-  const AdamWOptions options = AdamWOptions(config.lr).betas({config.beta1, config.beta2}).eps(1e-8);
+  const AdamWOptions options =
+      AdamWOptions(config.lr).betas({config.beta1, config.beta2}).eps(1e-8);
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(matrices, std::make_unique<AdamWOptions>(
                                     AdamWOptions(options).weight_decay(config.weight_decay)));
-  groups.emplace_back(vectors, std::make_unique<AdamWOptions>(AdamWOptions(options).weight_decay(0)));
+  groups.emplace_back(vectors,
+                      std::make_unique<AdamWOptions>(AdamWOptions(options).weight_decay(0)));
   return std::make_unique<torch::optim::AdamW>(groups, options);
 }
 

@@ -1,7 +1,7 @@
 // AdamW with weight decay on matrices only, and its state as named tensors.
 #pragma once
 
-#include <torch/torch.h>
+#include "hopmix/nn/torch.h"
 
 #include <map>
 #include <memory>
@@ -11,12 +11,15 @@
 
 namespace hopmix::train {
 
-/// AdamW over the model's parameters: `weight_decay` on those of two dimensions and more, none on the rest.
-std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& model, const TrainConfig& config);
+/// AdamW over the model's parameters: `weight_decay` on those of two dimensions and more, none on
+/// the rest.
+std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& model,
+                                                    const TrainConfig& config);
 
 void set_learning_rate(torch::optim::AdamW& optimizer, double lr);
 
-/// The moments of every parameter as "NAME.exp_avg" and "NAME.exp_avg_sq"; the number of steps is the run's own.
+/// The moments of every parameter as "NAME.exp_avg" and "NAME.exp_avg_sq"; the number of steps is
+/// the run's own.
 std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimizer,
                                                      const nn::LanguageModel& model);
 

@@ -7,7 +7,8 @@
 
 namespace hopmix::train {
 
-/// Writes to stderr: in place on a terminal, a line every few seconds elsewhere, nothing if `quiet`.
+/// Writes to stderr: in place on a terminal, a line every few seconds elsewhere, nothing if
+/// `quiet`.
 class Progress {
  public:
   Progress(bool quiet, int64_t first, int64_t total);

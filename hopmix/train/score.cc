@@ -28,7 +28,8 @@ void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, Score& sc
       score.slices[slice[i]].right += right;
     }
   }
-  score.loss_sum += cross_entropy(logits, batch.targets).item<double>() * static_cast<double>(asked);
+  score.loss_sum +=
+      cross_entropy(logits, batch.targets).item<double>() * static_cast<double>(asked);
 }
 
 }  // namespace hopmix::train

@@ -1,7 +1,7 @@
 // Loss and accuracy over the tokens that a batch asks for.
 #pragma once
 
-#include <torch/torch.h>
+#include "hopmix/nn/torch.h"
 
 #include <map>
 
@@ -12,7 +12,9 @@ namespace hopmix::train {
 /// Right answers out of those asked.
 struct Count {
   int64_t right = 0, asked = 0;
-  double percent() const { return asked ? 100.0 * static_cast<double>(right) / static_cast<double>(asked) : 0.0; }
+  double percent() const {
+    return asked ? 100.0 * static_cast<double>(right) / static_cast<double>(asked) : 0.0;
+  }
 };
 
 /// The score of a set of batches.
@@ -23,7 +25,8 @@ struct Score {
   double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
 };
 
-/// Mean cross entropy over the asked tokens (target != -100): logits [B,T,V], targets [B,T] -> scalar, float32.
+/// Mean cross entropy over the asked tokens (target != -100): logits [B,T,V], targets [B,T] ->
+/// scalar, float32.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets);
 
 /// Adds one batch to `score`.

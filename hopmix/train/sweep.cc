@@ -70,8 +70,8 @@ void check_folders(const std::vector<Named>& list, const std::string& key) {
   for (const Named& each : list) {
     const auto [found, fresh] = names.emplace(folder_name(each.name), each.name);
     if (!fresh) {
-      throw Error(key + " '" + found->second + "' and '" + each.name + "' share the folder '" + found->first +
-                  "': give one another name");
+      throw Error(key + " '" + found->second + "' and '" + each.name + "' share the folder '" +
+                  found->first + "': give one another name");
     }
   }
 }
@@ -99,9 +99,10 @@ Sweep read_sweep(const std::filesystem::path& file) {
   sweep.base = root.table("base").node();
   for (const config::Table& table : root.tables("columns")) {
     SweepColumn column = read_column(table);
-    const auto first = std::find_if(sweep.columns.begin(), sweep.columns.end(), [&](const SweepColumn& c) {
-      return c.task == column.task && c.settings == column.settings;
-    });
+    const auto first =
+        std::find_if(sweep.columns.begin(), sweep.columns.end(), [&](const SweepColumn& c) {
+          return c.task == column.task && c.settings == column.settings;
+        });
     column.run = static_cast<size_t>(first - sweep.columns.begin());
     sweep.columns.push_back(std::move(column));
   }
@@ -129,7 +130,8 @@ std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::files
         cell.row = r;
         cell.column = c;
         cell.seed = seed;
-        cell.run = root / folder_name(column.name) / folder_name(row.name) / ("seed-" + std::to_string(seed));
+        cell.run = root / folder_name(column.name) / folder_name(row.name) /
+                   ("seed-" + std::to_string(seed));
         cell.config = sweep.base;
         cell.config.insert_or_assign("seed", seed);
         cell.config.insert_or_assign("task", column.task);
@@ -163,7 +165,8 @@ Summary summarize(const std::vector<double>& values) {
   return s;
 }
 
-Table collect(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results) {
+Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
+              const std::vector<nlohmann::json>& results) {
   Table table(sweep.rows.size(), std::vector<std::vector<double>>(sweep.columns.size()));
   for (size_t i = 0; i < cells.size(); ++i) {
     if (results[i].is_null()) continue;
@@ -178,7 +181,8 @@ Table collect(const Sweep& sweep, const std::vector<Cell>& cells, const std::vec
 nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
                        const std::vector<nlohmann::json>& results) {
   const Table table = collect(sweep, cells, results);
-  nlohmann::json json = {{"name", sweep.name}, {"title", sweep.title}, {"rows", nlohmann::json::array()}};
+  nlohmann::json json = {
+      {"name", sweep.name}, {"title", sweep.title}, {"rows", nlohmann::json::array()}};
   for (size_t r = 0; r < sweep.rows.size(); ++r) {
     const SweepRow& row = sweep.rows[r];
     nlohmann::json columns = nlohmann::json::object();
@@ -188,17 +192,22 @@ nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
       nlohmann::json entry = {{"accuracy", table[r][c]}, {"mean", nullptr}, {"deviation", nullptr}};
       if (summary.count > 0) entry["mean"] = summary.mean;
       if (summary.count > 1) entry["deviation"] = summary.deviation;
-      if (const auto paper = row.paper.find(name); paper != row.paper.end()) entry["paper"] = paper->second;
+      if (const auto paper = row.paper.find(name); paper != row.paper.end())
+        entry["paper"] = paper->second;
       columns[name] = std::move(entry);
     }
     nlohmann::json runs = nlohmann::json::array();
     for (size_t i = 0; i < cells.size(); ++i) {
       if (cells[i].row != r || results[i].is_null()) continue;
-      runs.push_back({{"column", sweep.columns[cells[i].column].name}, {"seed", cells[i].seed}, {"eval", results[i]}});
+      runs.push_back({{"column", sweep.columns[cells[i].column].name},
+                      {"seed", cells[i].seed},
+                      {"eval", results[i]}});
     }
-    json["rows"].push_back(
-        {{"name", row.name}, {"time", row.time}, {"cache", row.cache}, {"columns", std::move(columns)},
-         {"runs", std::move(runs)}});
+    json["rows"].push_back({{"name", row.name},
+                            {"time", row.time},
+                            {"cache", row.cache},
+                            {"columns", std::move(columns)},
+                            {"runs", std::move(runs)}});
   }
   for (const Cell& cell : cells) {
     if (cell.row == 0 && cell.seed == 0) {

@@ -1,9 +1,12 @@
-// A sweep: the table of structures by tasks that `hopmix reproduce` fills, as its TOML file says it.
+// A sweep: the table of structures by tasks that `hopmix reproduce` fills, as its TOML file says
+// it.
 //
 //   title, note        shown above and below the table
 //   [base]             a config without task and blocks
-//   [[columns]]        name, title, task = {...}; slice = the slice that counts (all of them if absent); set = ["key=value"]
-//   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}; set = ["key=value"]
+//   [[columns]]        name, title, task = {...}; slice = the slice that counts (all of them if
+//   absent); set = ["key=value"]
+//   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}; set =
+//   ["key=value"]
 #pragma once
 
 #include <filesystem>
@@ -50,7 +53,8 @@ struct Cell {
   toml::table config;         // not yet resolved
 };
 
-/// The cells for seeds 0..seeds-1, seeds outermost, so that a whole table stands before a second seed starts.
+/// The cells for seeds 0..seeds-1, seeds outermost, so that a whole table stands before a second
+/// seed starts.
 std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::filesystem::path& root,
                              const std::vector<std::string>& settings);
 
@@ -66,11 +70,13 @@ Summary summarize(const std::vector<double>& values);
 
 /// The accuracies, in percent, of every (row, column) so far, by seed.
 using Table = std::vector<std::vector<std::vector<double>>>;
-Table collect(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results);
+Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
+              const std::vector<nlohmann::json>& results);
 
-/// The table as JSON: title, seeds, base config, and for each row and column the accuracies by seed, mean, deviation, the
-/// paper's figure, slices.
-nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells, const std::vector<nlohmann::json>& results);
+/// The table as JSON: title, seeds, base config, and for each row and column the accuracies by
+/// seed, mean, deviation, the paper's figure, slices.
+nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
+                       const std::vector<nlohmann::json>& results);
 
 /// The table as text, with the paper's figures in parentheses.
 std::string to_text(const Sweep& sweep, const Table& table);

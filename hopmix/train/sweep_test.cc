@@ -69,7 +69,8 @@ TEST_F(SweepTest, ResultsFillEveryColumnThatSharesARun) {
   const std::vector<Cell> cells = make_cells(s, 2, root_, {});
   const auto finish = [&](const Cell& cell, const std::string& eval) {
     fs::create_directories(cell.run);
-    write_file(cell.run / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":5,\"eval\":" + eval + "}\n");
+    write_file(cell.run / "metrics.jsonl",
+               "{\"step\":1,\"loss\":2}\n{\"step\":5,\"eval\":" + eval + "}\n");
   };
   const std::string slices = R"({"accuracy":50,"slices":{"depth 0":90,"depth 1":60,"depth 2":30}})";
   finish(cells[0], R"({"accuracy":80})");
@@ -111,11 +112,14 @@ TEST_F(SweepTest, MistakesNameTheKey) {
     }
     return std::string();
   };
-  EXPECT_EQ(message(kText, "paper = { a", "paper = { b").substr(0, 28), "unknown key 'rows.0.paper.b'");
-  EXPECT_EQ(message(kText, "slice = 2", "slce = 2"), "unknown key 'columns.1.slce'; did you mean 'slice'?");
+  EXPECT_EQ(message(kText, "paper = { a", "paper = { b").substr(0, 28),
+            "unknown key 'rows.0.paper.b'");
+  EXPECT_EQ(message(kText, "slice = 2", "slce = 2"),
+            "unknown key 'columns.1.slce'; did you mean 'slice'?");
   EXPECT_EQ(message(kText, "\"attention\"\n", "\"2+k\"\n"),
             "rows '2^k' and '2+k' share the folder '2_k': give one another name");
-  EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"), "unknown key 'bse'; did you mean 'base'?");
+  EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"),
+            "unknown key 'bse'; did you mean 'base'?");
 }
 
 TEST(Summary, MeanAndSampleDeviation) {

@@ -42,23 +42,37 @@ torch::Tensor run_model(const Experiment& e, const torch::Tensor& tokens) {
   return e.model->forward(tokens);
 }
 
-void flatten(const toml::table& table, const std::string& prefix, std::map<std::string, std::string>& out) {
-  for (const auto& [key, value] : table) {
-    const std::string name = prefix + std::string(key.str());
-    if (value.is_table()) {
-      flatten(*value.as_table(), name + ".", out);
-    } else {
-      std::ostringstream text;
-      value.visit([&](const auto& node) { text << node; });
-      out[name] = text.str();
+// Every value below `node`, by its dotted name; elements of arrays are numbered, as in --set.
+void flatten(const toml::node& node, const std::string& name,
+             std::map<std::string, std::string>& out) {
+  const std::string prefix = name.empty() ? "" : name + ".";
+  if (const toml::table* table = node.as_table()) {
+    for (const auto& [key, value] : *table) flatten(value, prefix + std::string(key.str()), out);
+  } else if (const toml::array* array = node.as_array()) {
+    for (size_t i = 0; i < array->size(); ++i) {
+      flatten((*array)[i], prefix + std::to_string(i), out);
     }
+  } else {
+    std::ostringstream text;
+    node.visit([&](const auto& value) { text << value; });
+    out[name] = text.str();
   }
+}
+
+// Whether `run` is as good as absent: a kill while its first file was written left it so.
+bool is_new(const path& run) {
+  if (!std::filesystem::exists(run)) return true;
+  if (!std::filesystem::is_directory(run)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    if (entry.path().filename() != "config.toml.tmp") return false;
+  }
+  return true;
 }
 
 // Makes the run directory, or checks that the one there is of this experiment.
 void open_run(const path& run, const Experiment& e, bool resume) {
   const path config = run / "config.toml";
-  if (!std::filesystem::exists(run) || std::filesystem::is_empty(run)) {
+  if (is_new(run)) {
     std::error_code error;
     std::filesystem::create_directories(run, error);
     if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
@@ -66,7 +80,8 @@ void open_run(const path& run, const Experiment& e, bool resume) {
     return;
   }
   if (!resume) {
-    throw Error("'" + run.string() + "' exists: --resume goes on with it, --out DIR trains elsewhere");
+    throw Error("'" + run.string() +
+                "' exists: --resume goes on with it, --out DIR trains elsewhere");
   }
   const std::string difference =
       first_difference(config::parse_file(config), e.config, config.string(), "this config");
@@ -93,7 +108,8 @@ std::string first_difference(const toml::table& a, const toml::table& b, const s
         return found == values.end() ? std::string("absent") : found->second;
       };
       if (show(left) != show(right)) {
-        return item.first + ": " + show(left) + " in " + name_a + ", " + show(right) + " in " + name_b;
+        return item.first + ": " + show(left) + " in " + name_a + ", " + show(right) + " in " +
+               name_b;
       }
     }
   }
@@ -111,7 +127,8 @@ Score evaluate(Experiment& e) {
 }
 
 nlohmann::json to_json(const Score& score, const std::string& slice_name) {
-  nlohmann::json json = {{"loss", score.loss()}, {"accuracy", score.all.percent()}, {"asked", score.all.asked}};
+  nlohmann::json json = {
+      {"loss", score.loss()}, {"accuracy", score.all.percent()}, {"asked", score.all.asked}};
   for (const auto& [slice, count] : score.slices) {
     json["slices"][slice_name + " " + std::to_string(slice)] = count.percent();
   }
@@ -144,7 +161,8 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
   while (result.step < e.train.steps && !result.interrupted) {
     const double lr = learning_rate(e.train, result.step);
     set_learning_rate(*optimizer, lr);
-    const tasks::Batch batch = e.task.sample(e.train.batch, batch_seed(e.seed, "train", result.step));
+    const tasks::Batch batch =
+        e.task.sample(e.train.batch, batch_seed(e.seed, "train", result.step));
     const torch::Tensor logits = run_model(e, batch.tokens);
     const torch::Tensor loss = cross_entropy(logits, batch.targets);
     optimizer->zero_grad();

@@ -16,11 +16,12 @@ struct TrainResult {
   double seconds = 0;        // of this call
 };
 
-/// Trains `experiment` in the run directory `run`, from its last checkpoint if `resume`. A run that was stopped at any
-/// moment and resumed (same machine, same thread count) gives bit-identical losses. The last line of metrics.jsonl holds
-/// the final score. Throws Error if the directory exists and `resume` is false, if its config differs, or on a failed
-/// write.
-TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool resume, bool quiet);
+/// Trains `experiment` in the run directory `run`, from its last checkpoint if `resume`. A run that
+/// was stopped at any moment and resumed (same machine, same thread count) gives bit-identical
+/// losses. The last line of metrics.jsonl holds the final score. Throws Error if the directory
+/// exists and `resume` is false, if its config differs, or on a failed write.
+TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool resume,
+                  bool quiet);
 
 /// Accuracy on `train.eval_batches` fresh batches, whose seeds no training batch has.
 Score evaluate(Experiment& experiment);

@@ -57,7 +57,8 @@ eval_batches = 2
     std::ifstream lines(run / "metrics.jsonl");
     for (std::string line; std::getline(lines, line);) {
       const nlohmann::json read = nlohmann::json::parse(line);
-      if (read.contains("loss")) result[read["step"]] = read["loss"].dump() + " " + read["grad_norm"].dump();
+      if (read.contains("loss"))
+        result[read["step"]] = read["loss"].dump() + " " + read["grad_norm"].dump();
     }
     return result;
   }
@@ -79,13 +80,14 @@ TEST_F(TrainTest, WritesARunDirectoryAndLearns) {
   const TrainResult result = train(e, root_ / "run", false, true);
   EXPECT_EQ(result.step, 300);
   EXPECT_GT(result.score.all.percent(), 60.0);  // chance is 25
-  for (const char* name :
-       {"config.toml", "metrics.jsonl", "model.safetensors", "optimizer.safetensors", "state.json"}) {
+  for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors",
+                           "optimizer.safetensors", "state.json"}) {
     EXPECT_TRUE(fs::exists(root_ / "run" / name)) << name;
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "run"), fs::directory_iterator()), 5);
   EXPECT_EQ(losses(root_ / "run").size(), 300u);
-  EXPECT_NEAR(final_score(root_ / "run").at("accuracy").get<double>(), result.score.all.percent(), 1e-9);
+  EXPECT_NEAR(final_score(root_ / "run").at("accuracy").get<double>(), result.score.all.percent(),
+              1e-9);
   // The resolved config holds the defaults and gives the same experiment.
   const toml::table written = config::parse_file(root_ / "run" / "config.toml");
   EXPECT_EQ(first_difference(written, make_experiment(written).config, "a", "b"), "");
@@ -179,9 +181,23 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
   const std::string m = "model.safetensors", o = "optimizer.safetensors", s = "state.json";
   const std::vector<Moment> moments = {
       {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next", new_model}}, 10},
-      {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next.tmp", new_model.substr(0, 99)}}, 10},
-      {{{m, old_model}, {o, old_optimizer}, {s, old_state}, {m + ".next", new_model}, {o + ".next", new_optimizer}}, 10},
-      {{{m, old_model}, {o, old_optimizer}, {s, new_state}, {m + ".next", new_model}, {o + ".next", new_optimizer}}, 20},
+      {{{m, old_model},
+        {o, old_optimizer},
+        {s, old_state},
+        {m + ".next.tmp", new_model.substr(0, 99)}},
+       10},
+      {{{m, old_model},
+        {o, old_optimizer},
+        {s, old_state},
+        {m + ".next", new_model},
+        {o + ".next", new_optimizer}},
+       10},
+      {{{m, old_model},
+        {o, old_optimizer},
+        {s, new_state},
+        {m + ".next", new_model},
+        {o + ".next", new_optimizer}},
+       20},
       {{{m, new_model}, {o, old_optimizer}, {s, new_state}, {o + ".next", new_optimizer}}, 20},
       {{{m, new_model}, {o, new_optimizer}, {s, new_state}}, 20},
       // A first checkpoint, killed after its commit.
@@ -193,10 +209,13 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
     for (const auto& [name, bytes] : moments[i].files) write_file(run / name, bytes);
     Experiment fresh = experiment({"train.steps=10"});
     const auto fresh_optimizer = make_optimizer(*fresh.model, fresh.train);
-    EXPECT_EQ(load_checkpoint(run, *fresh.model, *fresh_optimizer), moments[i].step) << "moment " << i;
+    EXPECT_EQ(load_checkpoint(run, *fresh.model, *fresh_optimizer), moments[i].step)
+        << "moment " << i;
     save_checkpoint(root_, *fresh.model, *fresh_optimizer, moments[i].step);
-    EXPECT_EQ(read_file(root_ / m), moments[i].step == 20 ? new_model : old_model) << "moment " << i;
-    EXPECT_EQ(read_file(root_ / o), moments[i].step == 20 ? new_optimizer : old_optimizer) << "moment " << i;
+    EXPECT_EQ(read_file(root_ / m), moments[i].step == 20 ? new_model : old_model)
+        << "moment " << i;
+    EXPECT_EQ(read_file(root_ / o), moments[i].step == 20 ? new_optimizer : old_optimizer)
+        << "moment " << i;
   }
 }
 
@@ -210,7 +229,8 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
     load_checkpoint(run, *fresh.model, *optimizer);
   };
   EXPECT_EQ(error_of(load), "");
-  const std::string model = read_file(run / "model.safetensors"), optimizer = read_file(run / "optimizer.safetensors");
+  const std::string model = read_file(run / "model.safetensors"),
+                    optimizer = read_file(run / "optimizer.safetensors");
   write_file(run / "model.safetensors", model.substr(0, model.size() - 5));
   EXPECT_NE(error_of(load).find("model.safetensors"), std::string::npos);
   write_file(run / "model.safetensors", model);
@@ -226,16 +246,19 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   write_file(run / "state.json", "{\"step\": 10}");
   Experiment other = experiment({"train.steps=10", "model.width=8"});
   const std::string message = error_of([&] { load_weights(run, *other.model); });
-  EXPECT_NE(message.find("'embedding' is [5, 16], the model's is [5, 8]"), std::string::npos) << message;
+  EXPECT_NE(message.find("'embedding' is [5, 16], the model's is [5, 8]"), std::string::npos)
+      << message;
 }
 
 TEST_F(TrainTest, ARunThatExistsIsKept) {
   const fs::path run = root_ / "run";
   Experiment e = experiment({"train.steps=2"});
   train(e, run, false, true);
-  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("exists: --resume goes on with it"), std::string::npos);
+  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("exists: --resume goes on with it"),
+            std::string::npos);
   Experiment longer = experiment({"train.steps=3"});
-  EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"), std::string::npos);
+  EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"),
+            std::string::npos);
 }
 
 TEST_F(TrainTest, DecayTouchesMatricesOnly) {
@@ -254,14 +277,17 @@ TEST_F(TrainTest, DecayTouchesMatricesOnly) {
 }
 
 TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
-  for (const std::string mixer : {"attention", "glr", "gated_linear_recurrence", "local_attention"}) {
-    Experiment e = experiment({"train.precision=bfloat16", "model.blocks=[{mixer='" + mixer + "'}]"});
+  for (const std::string mixer :
+       {"attention", "glr", "gated_linear_recurrence", "local_attention"}) {
+    Experiment e =
+        experiment({"train.precision=bfloat16", "model.blocks=[{mixer='" + mixer + "'}]"});
     Experiment wide = experiment({"model.blocks=[{mixer='" + mixer + "'}]"});
     const TrainResult a = train(e, root_ / (mixer + "-16"), false, true);
     const TrainResult b = train(wide, root_ / (mixer + "-32"), false, true);
     EXPECT_NEAR(a.score.loss(), b.score.loss(), 0.05) << mixer;
     EXPECT_NE(a.score.loss(), b.score.loss()) << mixer << ": autocast changed nothing";
-    for (const torch::Tensor& p : e.model->parameters()) EXPECT_EQ(p.scalar_type(), torch::kFloat32);
+    for (const torch::Tensor& p : e.model->parameters())
+      EXPECT_EQ(p.scalar_type(), torch::kFloat32);
   }
 }
 
@@ -300,7 +326,9 @@ TEST(Experiment, UnknownKeysAreErrors) {
   const auto message = [](const std::string& extra) {
     try {
       toml::table document = config::parse(
-          "[task]\nname='copy'\nm=4\n[model]\nwidth=8\nblocks=[{mixer='attention'}]\n[train]\nsteps=1\n", "test");
+          "[task]\nname='copy'\nm=4\n[model]\nwidth=8\nblocks=[{mixer='attention'}]\n[train]"
+          "\nsteps=1\n",
+          "test");
       config::set(document, extra);
       make_experiment(std::move(document));
     } catch (const Error& error) {

@@ -71,7 +71,7 @@ MixerEntry sparse_attention_entry() {
           "Child et al. 2019",
           [](config::Table& table, const BlockDefaults& defaults) {
             AttentionConfig config{read_heads(table, defaults)};
-            config.pattern = table.get("pattern", "strided(8) | window(8)");
+            config.pattern = read_pattern(table, "strided(8) | window(8)", defaults);
             return std::make_shared<Attention>(config);
           }};
 }

@@ -1,5 +1,5 @@
-// Softmax attention: full (Vaswani et al. 2017), local, and on any pattern (Sparse Transformer, arXiv 1904.10509;
-// Longformer, 2004.05150; BigBird, 2007.14062).
+// Softmax attention: full (Vaswani et al. 2017), local, and on any pattern (Sparse Transformer,
+// arXiv 1904.10509; Longformer, 2004.05150; BigBird, 2007.14062).
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -13,8 +13,8 @@ struct AttentionConfig : HeadsConfig {
   std::string pattern = "dense";  // what a token reads beside itself
 };
 
-/// y_i = sum over j in row i and j = i of softmax_j(q_i . k_j / sqrt(D)) v_j: a generalized linear recurrence with B = 0.
-/// On `dense` the forward pass is PyTorch's scaled_dot_product_attention.
+/// y_i = sum over j in row i and j = i of softmax_j(q_i . k_j / sqrt(D)) v_j: a generalized linear
+/// recurrence with B = 0. On `dense` the forward pass is PyTorch's scaled_dot_product_attention.
 class Attention : public Mixer {
  public:
   explicit Attention(const AttentionConfig& config);

@@ -1,4 +1,5 @@
-// First-order gated linear recurrence: the diagonal state-space model of the first paper's comparison.
+// First-order gated linear recurrence: the diagonal state-space model of the first paper's
+// comparison.
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -10,9 +11,9 @@ struct GatedLinearRecurrenceConfig : HeadsConfig {
   std::string decay = "channel";  // a decay of its own for each channel, or for each head
 };
 
-/// y_t = a_t y_{t-1} + b_t v_t with a_t, b_t sigmoids of linear maps of the input (the paper's section 3.2: B on the
-/// sub-diagonal, A diagonal). With decay = channel the biases of a spread over [0, 5], so that channels remember for
-/// different times; with decay = head they start at 0.
+/// y_t = a_t y_{t-1} + b_t v_t with a_t, b_t sigmoids of linear maps of the input (the paper's
+/// section 3.2: B on the sub-diagonal, A diagonal). With decay = channel the biases of a spread
+/// over [0, 5], so that channels remember for different times; with decay = head they start at 0.
 class GatedLinearRecurrence : public Mixer {
  public:
   explicit GatedLinearRecurrence(const GatedLinearRecurrenceConfig& config);

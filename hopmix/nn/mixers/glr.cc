@@ -9,7 +9,8 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
   }
   const int64_t projections = shared() ? 3 : 5, gates = shared() ? 3 : 1;
   qkv_ = register_module("qkv", linear(config.input_width(), projections * config.width));
-  gates_ = register_module("gates", linear(config.input_width(), gates * config.heads, /*bias=*/true));
+  gates_ =
+      register_module("gates", linear(config.input_width(), gates * config.heads, /*bias=*/true));
   out_ = register_module("out", linear(config.width, config.width));
 }
 
@@ -43,7 +44,8 @@ Tensor Glr::forward(const Tensor& x, Context&) {
   if (shared()) {
     return out_(ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows).flatten(2));
   }
-  // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with D = 0 and D' = 1.
+  // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
+  // D = 0 and D' = 1.
   const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
   return out_(ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows).flatten(2));
@@ -51,7 +53,8 @@ Tensor Glr::forward(const Tensor& x, Context&) {
 
 std::vector<std::string> Glr::cached() const {
   // z is the solution of the recurrence (y itself if independent).
-  return shared() ? std::vector<std::string>{"k", "z"} : std::vector<std::string>{"k", "z", "k_in", "v"};
+  return shared() ? std::vector<std::string>{"k", "z"}
+                  : std::vector<std::string>{"k", "z", "k_in", "v"};
 }
 
 State Glr::initial_state(int64_t batch) const {
@@ -98,7 +101,7 @@ MixerEntry glr_entry() {
           "Fagnou et al. 2026 (arXiv 2605.31367)",
           [](config::Table& table, const BlockDefaults& defaults) {
             GlrConfig config{read_heads(table, defaults)};
-            config.pattern = table.get("pattern", config.pattern);
+            config.pattern = read_pattern(table, config.pattern, defaults);
             config.coefficients =
                 table.get_choice("coefficients", config.coefficients, {"shared", "independent"});
             return std::make_shared<Glr>(config);

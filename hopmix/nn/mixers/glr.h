@@ -1,4 +1,5 @@
-// Generalized linear recurrence on any pattern (arXiv 2605.31367): Y = (I - B)^{-1} A X with A and B from the input.
+// Generalized linear recurrence on any pattern (arXiv 2605.31367): Y = (I - B)^{-1} A X with A and
+// B from the input.
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -11,7 +12,8 @@ namespace hopmix::nn {
 struct GlrConfig : HeadsConfig {
   std::string pattern = "k^2+1";
   /// shared:      A = B D + D' (appendix B.3): one softmax, one cached vector z_j a token.
-  /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with a q and k of its own.
+  /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with a q
+  /// and k of its own.
   std::string coefficients = "shared";
 };
 
@@ -27,9 +29,9 @@ class Glr : public Mixer {
 
  private:
   struct Projections {
-    Tensor q, k, v;         // [B,T,H,D]: of B, and the values
-    Tensor q_in, k_in;      // [B,T,H,D]: of A, if independent
-    Tensor gate, d, d_self; // [B,T,H]; the last two if shared
+    Tensor q, k, v;          // [B,T,H,D]: of B, and the values
+    Tensor q_in, k_in;       // [B,T,H,D]: of A, if independent
+    Tensor gate, d, d_self;  // [B,T,H]; the last two if shared
   };
   Projections project(const Tensor& input, int64_t start);
   bool shared() const { return config_.coefficients == "shared"; }

@@ -1,0 +1,12 @@
+"""Every test runs in an empty folder of its own that holds tiny.toml."""
+
+from pathlib import Path
+
+import pytest
+from program import TINY
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY)

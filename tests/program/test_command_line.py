@@ -1,0 +1,158 @@
+"""What the program says of itself and of mistakes, on the command line and in a config: one line, exit code 2."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from program import TINY, metrics, refuse, succeed, train
+
+
+def test_help_of_every_command_has_examples():
+    listed = succeed("--help").split("Subcommands:\n")[1].split("\n\n")[0]
+    commands = re.findall(r"^  ([a-z]+) ", listed, flags=re.M)
+    assert {"pattern", "mixers", "train", "eval", "reproduce", "info"} <= set(commands)
+    for command in commands:
+        text = succeed(command, "--help")
+        examples = text.split("Example", 1)
+        assert len(examples) == 2, command
+        assert f"\n  hopmix {command}" in examples[1], command
+
+
+def test_version_and_info():
+    version = succeed("--version").strip()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    shown = dict(line.split(maxsplit=1) for line in succeed("info").splitlines())
+    assert shown["hopmix"] == version
+    assert shown["threads"] == "1"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "A subcommand is required"),
+        (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["train"], "config is required"),
+        (["train", "tiny.toml", "--rseume"], "The following argument was not expected: --rseume"),
+        (["pattern"], "SPEC is required"),
+        (["pattern", "windw(3)"], "pattern 'windw(3)': unknown name 'windw' at character 1; did you mean 'window'?"),
+        (["pattern", "window(0)"], "pattern 'window(0)': argument at character 8: 0 must be at least 1"),
+        (["pattern", "window("], "pattern 'window(': an argument is missing at character 8"),
+        (["pattern", "2^k", "-n", "-1"], "n -1 must be 0 to 2147483647"),
+        (["pattern", "2^k", "--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
+        (["pattern", "2^k", "--csr", "no/p.mtx"], "cannot write 'no/p.mtx': No such file or directory"),
+        (["eval", "nowhere"], "'nowhere' is not a run directory"),
+        (["eval", "tiny.toml"], "'tiny.toml' is not a run directory"),
+        (["eval", "."], "'.' is not a run directory: config.toml is missing"),
+        (["train", "."], "'.' is not a run directory: config.toml is missing"),
+        (["reproduce", "tabel1"], "reproduction 'tabel1' is not known; did you mean 'table1'?"),
+        (["reproduce", "no.toml"], "cannot read 'no.toml': No such file or directory"),
+        (["reproduce", "sweep.toml", "--jobs", "0"], "--jobs: Value 0 not in range 1 to 1024"),
+        (["reproduce", "tiny.toml"], "unknown key 'model'; known: title, note, base, columns, rows"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
+    assert refuse(*arguments) == message
+
+
+def test_mixers_as_json_names_every_mixer():
+    listed = json.loads(succeed("mixers", "--json"))
+    known = refuse("train", "tiny.toml", "--set", "model.blocks.0.mixer=").split("known: ")[1].split(", ")
+    assert [mixer["name"] for mixer in listed] == known
+    table = succeed("mixers")
+    for mixer in listed:
+        assert mixer["equation"] and mixer["reads"] and mixer["cache"] and mixer["source"]
+        assert mixer["state_bytes"] > 0
+        assert f"\n{mixer['name']} " in table
+
+
+# ---- In a config ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("seed", "sed", "unknown key 'sed'; did you mean 'seed'?"),
+        ("m = 6", "m = 6\nsymbol = 4", "unknown key 'task.symbol'; did you mean 'symbols'?"),
+        ("width", "widht", "unknown key 'model.widht'; did you mean 'width'?"),
+        ("pattern", "patern", "unknown key 'model.blocks.0.patern'; did you mean 'pattern'?"),
+        ("batch", "bacth", "unknown key 'train.bacth'; did you mean 'batch'?"),
+        ("steps = 12", 'steps = "12"', "train.steps = '12': must be an integer"),
+        ("steps = 12", "steps = 1.5", "train.steps = 1.5: must be an integer"),
+        ("steps = 12", "steps = 0", "train.steps = 0: must be at least 1"),
+        ("steps = 12", "lr = inf", "train.lr = inf: must be finite"),
+        ("steps = 12", "lr = nan", "train.lr = nan: must be above 0"),
+        ("steps = 12", "lr = true", "train.lr = true: must be a number"),
+        ("seed = 3", "seed = { a = 1 }", "seed = { a = 1 }: must be an integer"),
+        ("seed = 3", 'seed = """\n3\n4"""', "seed = '''3 4''': must be an integer"),
+        ("[model]\nwidth = 16", "[model]\nwidth = 15", "model.blocks.0: heads = 4: must divide the width, 15"),
+        ('"copy"', '"cpoy"', "task.name = 'cpoy': must be a known task; did you mean 'copy'?"),
+        ('name = "copy"\n', "", "task.name is missing: must be a string"),
+        ('name = "copy"', 'nmae = "copy"', "task.name is missing: is it 'nmae' by mistake?"),
+        ('"glr"', '"gr"', "model.blocks.0.mixer: mixer 'gr' is not known; did you mean 'glr'?"),
+        ('mixer = "glr"\n', "", "model.blocks.0.mixer is missing: must be a string"),
+        (
+            '"2^k"',
+            '"windw(2)"',
+            "model.blocks.0.pattern: pattern 'windw(2)': unknown name 'windw' at character 1; did you mean 'window'?",
+        ),
+        (
+            '[[model.blocks]]\nmixer = "glr"\npattern = "2^k"\n',
+            "",
+            "model.blocks is missing: needs at least one [[model.blocks]] with a mixer",
+        ),
+        (
+            "[task]",
+            "[task",
+            "tiny.toml:4:6: not TOML: Error while parsing table header: expected ']', saw '\\n'",
+        ),
+        (
+            "threads = 1",
+            "seed = 1",
+            "tiny.toml:2:8: not TOML: Error while parsing key-value pair: cannot redefine existing integer 'seed'",
+        ),
+    ],
+)
+def test_a_mistake_in_a_config_is_one_line(old, new, message):
+    assert TINY.count(old) >= 1
+    Path("tiny.toml").write_text(TINY.replace(old, new, 1))
+    assert refuse("train", "tiny.toml") == message
+    assert not Path("runs").exists()
+
+
+def test_a_config_that_cannot_be_read():
+    assert refuse("train", "no.toml") == "cannot read 'no.toml': No such file or directory"
+    Path("bytes.toml").write_bytes(b"\xff\xfe\x00")
+    assert refuse("train", "bytes.toml").startswith("bytes.toml:1:1: not TOML: ")
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ("steps", "--set steps: must read key=value, such as train.steps=100"),
+        ("=3", "--set =3: must read key=value, such as train.steps=100"),
+        ("train.step=3", "unknown key 'train.step'; did you mean 'steps'?"),
+        ("train.steps=many", "train.steps = 'many': must be an integer"),
+        ("train=3", "train = 3: must be a table"),
+        ("seed.a=3", "--set seed.a=3: 'seed' holds a value, not a table"),
+        (
+            "model.blocks.1.pattern=fib",
+            "--set model.blocks.1.pattern=fib: '1' must be an index from 0 to 1 (exclusive)",
+        ),
+        ("model.blocks.0=3", "model.blocks = [ 3 ]: must be an array of tables"),
+        ("model.blocks=[]", "model.blocks = []: needs at least one [[model.blocks]] with a mixer"),
+    ],
+)
+def test_a_mistake_in_set_is_one_line(setting, message):
+    assert refuse("train", "tiny.toml", "--set", setting) == message
+
+
+def test_set_overrides_the_file_and_the_config_holds_what_was_resolved():
+    train("run", "--set", "model.blocks.0.pattern=cached(2^k)", "--set", "train.lr=1e-3")
+    text = Path("run/config.toml").read_text()
+    assert "pattern = 'cached(2^k)'" in text
+    assert re.search(r"^lr = 0\.001", text, flags=re.M)
+    assert "symbols = 4" in text, "defaults are written down"
+    # The resolved config is itself a config that trains the same.
+    train("again", config="run/config.toml")
+    assert metrics("again") == metrics("run")

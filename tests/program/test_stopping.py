@@ -1,0 +1,161 @@
+"""Kill, Ctrl-C, a full disk, damaged files: what is lost, what is said, and that going on gives the same numbers."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from program import ENVIRONMENT, HOPMIX, PATIENCE, RUN_FILES, TINY
+from program import lines, metrics, names, refuse, start, step, succeed, train, wait_until
+
+LONG = ["--set", "train.steps=200"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Metrics of 200 steps that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    (folder / "tiny.toml").write_text(TINY)
+    succeed("train", "tiny.toml", "--out", "run", "--quiet", *LONG, cwd=folder)
+    read = metrics(folder / "run")
+    assert [line["step"] for line in read] == [*range(1, 201), 200] and "eval" in read[-1]
+    return read
+
+
+def test_killed_at_any_moment_and_resumed_gives_the_same_numbers(unbroken):
+    arguments = ["train", "tiny.toml", "--out", "run", "--quiet", "--resume", *LONG]
+    arguments += ["--set", "train.checkpoint_every=1"]
+    chance = random.Random(0)
+    kills = torn = 0
+    # At least six kills, and more until one has fallen into the middle of a checkpoint.
+    while (kills < 6 or torn == 0) and kills < 40:
+        process = start(*arguments)
+        before = len(lines("run"))
+        if kills == 0:
+            moment = Path("run/config.toml").exists
+        elif kills % 2:
+            moment = lambda: len(lines("run")) > before + 1 and Path("run/optimizer.safetensors.next.tmp").exists()
+        else:
+            moment = lambda: len(lines("run")) > before + 1
+        alive = wait_until(moment, process)
+        time.sleep(chance.random() * 0.01 * (1 - kills % 2))
+        process.kill()
+        process.communicate()
+        if not alive or process.returncode == 0:
+            break
+        kills += 1
+        torn += not names("run") <= RUN_FILES
+    assert kills >= 3 and torn >= 1
+    succeed(*arguments)
+    assert metrics("run") == unbroken
+    assert names("run") == RUN_FILES
+
+
+def test_killed_before_anything_was_written():
+    Path("run").mkdir()
+    Path("run/config.toml.tmp").write_text("seed = ")
+    train("run")
+    assert names("run") == RUN_FILES
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_saves_and_prints_the_command_that_goes_on(number, unbroken):
+    process = start("train", "tiny.toml", "--out", "runs/my 'first' run", *LONG)
+    run = "runs/my 'first' run"
+    assert wait_until(lambda: len(lines(run)) > 2, process)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert stdout == ""
+    said = stderr.splitlines()[-2:]
+    assert said[0] == f"stopped and saved at step {step(run)}; go on with"
+    assert 2 < step(run) < 200
+    assert names(run) == RUN_FILES
+
+    Path("bin").mkdir()
+    Path("bin/hopmix").symlink_to(HOPMIX)
+    path = f"{Path('bin').resolve()}:{os.environ['PATH']}"
+    subprocess.run(said[1], shell=True, check=True, capture_output=True, env={**ENVIRONMENT, "PATH": path})
+    assert metrics(run) == unbroken
+
+
+def stopped_run(run):
+    """A run of 200 steps that Ctrl-C stopped; the step it stands at."""
+    process = start("train", "tiny.toml", "--out", run, "--quiet", *LONG)
+    assert wait_until(lambda: len(lines(run)) > 2, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    return step(run)
+
+
+def full_disk(limit):
+    """A limit on the size of a file stands in for a full disk: writes past it fail."""
+
+    def prepare():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return {"preexec_fn": prepare}
+
+
+def test_a_full_disk_while_saving_keeps_the_old_checkpoint(unbroken):
+    at = stopped_run("run")
+    size = {name: Path("run", name).stat().st_size for name in RUN_FILES}
+    between = (size["model.safetensors"] + size["optimizer.safetensors"]) // 2
+    assert size["metrics.jsonl"] < between - 2000, "the run went on for too long to fail in the optimizer's file"
+    resume = ["train", "run", "--resume", "--quiet"]
+    assert refuse(*resume, **full_disk(between)) == (
+        "cannot write 'run/optimizer.safetensors.next': File too large"
+    )
+    assert step("run") == at
+    assert json.loads(succeed("eval", "run", "--json"))["step"] == at
+    assert refuse(*resume, **full_disk(size["metrics.jsonl"] + 10)) == (
+        "cannot write 'run/metrics.jsonl': File too large"
+    )
+    assert step("run") == at
+    succeed(*resume)
+    assert metrics("run") == unbroken
+    assert names("run") == RUN_FILES
+
+
+def test_a_full_disk_before_the_first_step():
+    arguments = ["train", "tiny.toml", "--out", "run", "--quiet"]
+    assert refuse(*arguments, **full_disk(100)) == "cannot write 'run/config.toml': File too large"
+    succeed(*arguments)
+    assert names("run") == RUN_FILES
+
+
+@pytest.mark.parametrize("command", [["eval"], ["train", "--resume", "--quiet"]])
+def test_missing_and_damaged_checkpoints_are_one_line(command):
+    train("run")
+    fresh = {name: Path("run", name).read_bytes() for name in RUN_FILES}
+    stem = "model" if command == ["eval"] else "optimizer"
+    file = f"run/{stem}.safetensors"
+
+    def message(name, change):
+        """What is said when one file is changed; None removes it."""
+        for restored in RUN_FILES:
+            Path("run", restored).write_bytes(fresh[restored])
+        changed = change(fresh[name])
+        Path("run", name).unlink() if changed is None else Path("run", name).write_bytes(changed)
+        return refuse(*command, "run")
+
+    tensors = f"{stem}.safetensors"
+    assert message(tensors, lambda _: None) == f"cannot read '{file}': No such file or directory"
+    for cut in (lambda b: b[:-5], lambda b: b[:100], lambda b: b[:7], lambda b: b""):
+        assert f"'{file}'" in message(tensors, cut)
+    assert f"'{file}'" in message(tensors, lambda b: b[:8] + b"#" + b[9:])
+    assert f"'{file}'" in message(tensors, lambda b: b"\xff" * 8 + b[8:])
+    assert message("state.json", lambda b: b'{"st') == "'run/state.json' is damaged: it must hold {\"step\": N}"
+    assert message("state.json", lambda b: b'{"step": 9}') == (
+        "'run/model.safetensors' is not of step 9, which state.json names"
+    )
+    assert message("config.toml", lambda _: None).endswith("config.toml is missing")
+    if command == ["eval"]:
+        assert message("state.json", lambda _: None) == "'run' holds no checkpoint (state.json is missing)"

@@ -1,0 +1,138 @@
+"""`hopmix reproduce`: a table of runs, trained once, stopped and gone on with, and whose failures are named."""
+
+import json
+import math
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from program import PATIENCE, contents, hopmix, lines, metrics, names, refuse, start, succeed, wait_until
+
+SWEEP = """\
+title = "Two by two"
+
+[base]
+threads = 1
+[base.model]
+width = 16
+[base.train]
+steps = 5
+batch = 4
+eval_batches = 1
+
+[[columns]]
+name = "copy"
+task = { name = "copy", m = 6 }
+
+[[columns]]
+name = "recall"
+task = { name = "associative_recall", chains = 4, queries = 2 }
+
+[[rows]]
+name = "attention"
+blocks = [{ mixer = "attention" }]
+
+[[rows]]
+name = "2^k"
+blocks = [{ mixer = "glr", pattern = "2^k" }]
+paper = { copy = 92.63 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def sweep_file(folder):
+    Path("sweep.toml").write_text(SWEEP)
+
+
+def test_reproduce_fills_a_table_once():
+    arguments = ["reproduce", "sweep.toml", "--jobs", "2", "--seeds", "2"]
+    shown = succeed(*arguments)
+    assert shown.startswith("Two by two\n\nstructure ")
+    assert re.search(r"^2\^k +\d+\.\d\d ±\d+\.\d\d \( 92\.63\) ", shown, flags=re.M)
+    assert shown.endswith("Written: results/sweep.json, .svg, .png\n")
+    assert names("results") == {"sweep.json", "sweep.svg", "sweep.png"}
+    assert b"<svg" in Path("results/sweep.svg").read_bytes()
+    assert Path("results/sweep.png").read_bytes().startswith(b"\x89PNG")
+
+    table = json.loads(Path("results/sweep.json").read_text())
+    assert [row["name"] for row in table["rows"]] == ["attention", "2^k"]
+    for row in table["rows"]:
+        for column, cell in row["columns"].items():
+            folder = Path("runs/sweep", column, row["name"].replace("^", "_"))
+            finals = [metrics(folder / f"seed-{seed}")[-1]["eval"]["accuracy"] for seed in (0, 1)]
+            assert cell["accuracy"] == finals
+            assert cell["mean"] == pytest.approx(sum(finals) / 2)
+            assert cell["deviation"] == pytest.approx(abs(finals[0] - finals[1]) / math.sqrt(2))
+    assert table["rows"][1]["columns"]["copy"]["paper"] == 92.63
+
+    before = contents("runs")
+    again = hopmix(*arguments)
+    assert again.returncode == 0
+    assert again.stderr == "Two by two: 8 runs, 8 done before\n"
+    assert contents("runs") == before, "nothing is trained twice"
+    assert json.loads(Path("results/sweep.json").read_text()) == table
+    assert json.loads(succeed(*arguments, "--no-plot", "--json")) == table
+
+    assert refuse(*arguments, "--set", "train.steps=6") == (
+        "'runs/sweep/copy/attention/seed-0' is of another config (train.steps: 5 in "
+        "runs/sweep/copy/attention/seed-0/config.toml, 6 in this table); remove it, or give --runs another folder"
+    )
+    assert contents("runs") == before
+
+
+def test_a_cell_that_cannot_be_is_named_before_anything_is_trained():
+    Path("sweep.toml").write_text(SWEEP.replace('"2^k" }]', '"2^" }]'))
+    assert refuse("reproduce", "sweep.toml") == (
+        "runs/sweep/copy/2_k/seed-0: model.blocks.0.pattern: pattern '2^': expression at character 3: "
+        "unexpected end of expression"
+    )
+    assert not list(Path("runs").rglob("metrics.jsonl"))
+
+
+def test_a_cell_that_fails_is_named():
+    done = hopmix("reproduce", "sweep.toml", "--no-plot", "--set", "train.lr=1e30")
+    assert (done.returncode, done.stdout) == (2, "")
+    progress, message = done.stderr.splitlines()
+    assert progress == "Two by two: 4 runs, 0 done before"
+    assert re.fullmatch(
+        r"hopmix: runs/sweep/copy/attention/seed-0: step \d: the gradient is not finite \(loss \S+\); "
+        r"lower train\.lr, or train\.clip",
+        message,
+    )
+
+
+def test_a_place_that_cannot_be_written():
+    message = refuse("reproduce", "sweep.toml", "--runs", "tiny.toml")
+    assert message == "'tiny.toml/sweep/copy/attention': Not a directory"
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_a_cell_that_is_killed_is_named():
+    process = start("reproduce", "sweep.toml", "--no-plot", "--set", "train.steps=100000")
+    run = "runs/sweep/copy/attention/seed-0"
+    assert wait_until(lambda: len(lines(run)) > 0, process)
+    [child] = children(process)
+    os.kill(child, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stdout) == (2, "")
+    assert stderr.splitlines()[-1] == f"hopmix: {run}: ended by signal 9"
+
+
+def test_reproduce_goes_on_after_an_interrupt():
+    arguments = ["reproduce", "sweep.toml", "--no-plot", "--jobs", "2", "--set", "train.steps=150"]
+    arguments += ["--set", "train.log_every=1"]
+    whole = json.loads(succeed(*arguments, "--json", "--runs", "whole", "--results", "whole"))
+    process = start(*arguments)
+    first = [f"runs/sweep/copy/{row}/seed-0" for row in ("attention", "2_k")]
+    assert wait_until(lambda: all(len(lines(run)) > 2 for run in first), process)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr.splitlines()[-1] == "stopped; every run was saved. Go on with the same command."
+    assert not Path("results/sweep.json").exists()
+    assert json.loads(succeed(*arguments, "--json")) == whole
