@@ -25,7 +25,7 @@ struct CongestionProgress {
 };
 
 struct CongestionOptions {
-  int64_t exact_inputs = 256;  // linear programming up to this many inputs, weights beyond
+  int64_t exact_inputs = 128;  // linear programming up to this many inputs, weights beyond
   double gap = 0.02;           // multiplicative weights stop at this certified relative gap
   int64_t max_rounds = 2000;   // and at this many rounds
   double max_seconds = std::numeric_limits<double>::infinity();  // of each of the two searches;

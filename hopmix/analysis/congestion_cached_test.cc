@@ -15,6 +15,7 @@ namespace {
 
 Congestion solve(const std::string& spec, int64_t n) {
   CongestionOptions options;
+  options.exact_inputs = 256;
   options.integral = false;
   Congestion c = congestion(Pattern(spec, 2 * n), options);
   EXPECT_EQ(c.gap, 0) << spec << " " << n;

@@ -6,9 +6,9 @@
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/propositions.h"
-#include "hopmix/cli/text_table.h"
 
 namespace hopmix::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "hopmix/base/error.h"
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
-#include "hopmix/cli/text_table.h"
 
 namespace hopmix::cli {
 namespace {

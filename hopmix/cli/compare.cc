@@ -5,9 +5,9 @@
 #include "hopmix/analysis/gnuplot.h"
 #include "hopmix/analysis/pareto_plot.h"
 #include "hopmix/analysis/summary.h"
+#include "hopmix/base/status_line.h"
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
-#include "hopmix/cli/status_line.h"
-#include "hopmix/cli/text_table.h"
 #include "hopmix/train/interrupt.h"
 
 namespace hopmix::cli {

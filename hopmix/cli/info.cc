@@ -1,4 +1,7 @@
-#include <torch/torch.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
 
 #include "hopmix/cli/commands.h"
 
@@ -11,7 +14,7 @@ void info() {
   std::printf("compiler %s\n", __VERSION__);
   std::printf("CPU      %s\n", at::get_cpu_capability().c_str());
   std::printf("threads  %d\n", at::get_num_threads());
-  std::printf("CUDA     %s\n", torch::cuda::is_available() ? "yes" : "no");
+  std::printf("CUDA     %s\n", at::hasCUDA() ? "yes" : "no");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/nn/registry.h"
 
@@ -16,17 +17,19 @@ int64_t default_state_bytes(const nn::MixerEntry& entry) {
 }
 
 void print_table() {
-  std::printf("%-24s %-58s %-10s %-30s %12s  %s\n", "mixer", "equation", "reads", "cache (vectors)",
-              "state bytes", "source");
+  std::vector<std::vector<std::string>> rows;
   for (const nn::MixerEntry& entry : nn::mixers()) {
-    std::printf("%-24s %-58s %-10s %-30s %12lld  %s\n", entry.name.c_str(), entry.equation.c_str(),
-                entry.reads.c_str(), entry.cache.c_str(),
-                static_cast<long long>(default_state_bytes(entry)), entry.source.c_str());
+    rows.push_back({entry.name, entry.equation, entry.reads, entry.cache,
+                    std::to_string(default_state_bytes(entry)), entry.source});
   }
   std::printf(
-      "\nreads and cache a token; n: tokens so far, w: window, S_i: row i of the pattern. State "
-      "bytes: of one\n"
-      "sequence after %lld tokens, width %lld, float32, the mixer's default keys.\n",
+      "%s\nReads and cache (in vectors) a token; n: tokens so far, w: window, S_i: row i of the "
+      "pattern S.\n"
+      "State bytes: of one sequence after %lld tokens, width %lld, float32, the mixer's default "
+      "keys.\n",
+      text_table({"mixer", "equation", "reads", "cache", "state bytes", "source"}, rows,
+                 {true, true, true, true, false, true})
+          .c_str(),
       static_cast<long long>(kTokens), static_cast<long long>(nn::BlockDefaults{}.width));
 }
 

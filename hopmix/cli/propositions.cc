@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hopmix/analysis/propositions.h"
-#include "hopmix/cli/text_table.h"
+#include "hopmix/base/text_table.h"
 
 namespace hopmix::cli {
 namespace {

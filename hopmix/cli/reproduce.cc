@@ -6,13 +6,16 @@
 
 #include "hopmix/base/files.h"
 #include "hopmix/base/nearest.h"
+#include "hopmix/base/status_line.h"
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/jobs.h"
+#include "hopmix/cli/propositions.h"
 #include "hopmix/cli/sweep_plot.h"
 #include "hopmix/train/experiment.h"
 #include "hopmix/train/interrupt.h"
-#include "hopmix/train/progress.h"
+#include "hopmix/train/run_directory.h"
 #include "hopmix/train/sweep.h"
 #include "hopmix/train/train.h"
 
@@ -22,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kInterrupted = 130;
+constexpr const char* kPropositions = "propositions";  // about patterns: nothing is trained
 
 struct Options {
   std::string name;
@@ -39,7 +43,7 @@ std::vector<fs::path> sweep_folders() {
 
 fs::path find_sweep(const std::string& name) {
   if (name.ends_with(".toml")) return name;
-  std::vector<std::string> known;
+  std::vector<std::string> known = {kPropositions};
   for (const fs::path& folder : sweep_folders()) {
     if (!fs::is_directory(folder)) continue;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -106,20 +110,16 @@ class LiveTable {
   int lines_ = 0;
 };
 
-void run_reproduce(const Options& options) {
-  const train::Sweep sweep = train::read_sweep(find_sweep(options.name));
-  std::vector<std::string> settings = options.settings;
-  // Processes share the machine by halves; one thread each is also what makes a cell's numbers
-  // repeat.
-  settings.push_back("threads=1");
-  std::vector<train::Cell> cells =
-      train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
-  std::vector<nlohmann::json> results = train::read_results(cells);
-
-  // Every cell's config is resolved before the first is trained: a mistake in the last row costs no
-  // hour.
+// What is to be trained: the command of each cell that is not complete.
+struct Plan {
+  std::vector<size_t> cells;
   std::vector<std::vector<std::string>> commands;
-  std::vector<size_t> waiting;
+};
+
+// Every cell's config is resolved before the first is trained: a mistake in the last row costs no
+// hour.
+Plan make_plan(const std::vector<train::Cell>& cells, const std::vector<nlohmann::json>& results) {
+  Plan plan;
   for (size_t i = 0; i < cells.size(); ++i) {
     const toml::table resolved = resolve(cells[i]);
     check_run(cells[i], resolved);
@@ -127,28 +127,36 @@ void run_reproduce(const Options& options) {
     const fs::path config = cells[i].run.string() + ".toml";
     fs::create_directories(config.parent_path());
     write_file(config, config::to_string(resolved));
-    commands.push_back({this_program(), "train", config.string(), "--out", cells[i].run.string(),
-                        "--resume", "--quiet"});
-    waiting.push_back(i);
+    plan.cells.push_back(i);
+    plan.commands.push_back({this_program(), "train", config.string(), "--out",
+                             cells[i].run.string(), "--resume", "--quiet"});
   }
+  return plan;
+}
+
+// Trains what the plan lists and fills `results`. Throws Error on the first run that fails.
+void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cells, const Plan& plan,
+                 const Options& options, std::vector<nlohmann::json>& results) {
   LiveTable live(options.json);
   live.say(sweep.title + ": " + std::to_string(cells.size()) + " runs, " +
-           std::to_string(cells.size() - waiting.size()) + " done before");
-
+           std::to_string(cells.size() - plan.cells.size()) + " done before");
   const train::InterruptGuard interrupt;
-  train::Progress clock(/*quiet=*/true, 0, 0);
+  const StatusLine clock(/*quiet=*/true);
+  const std::string total = "/" + std::to_string(plan.cells.size());
   size_t done = 0;
   std::string failure;
   const auto tick = [&] {
-    const double left = done ? clock.seconds() / static_cast<double>(done) *
-                                   static_cast<double>(waiting.size() - done)
-                             : 0;
+    std::string left;
+    if (done > 0) {
+      const auto waiting = static_cast<double>(plan.cells.size() - done);
+      left =
+          ", " + format_duration(clock.seconds() / static_cast<double>(done) * waiting) + " left";
+    }
     live.draw(train::to_text(sweep, train::collect(sweep, cells, results)) + "\n" +
-              std::to_string(done) + "/" + std::to_string(waiting.size()) + " runs" +
-              (done ? ", " + train::format_duration(left) + " left" : "") + "\n");
+              std::to_string(done) + total + " runs" + left + "\n");
   };
   const auto ended = [&](const JobEnd& end) {
-    const size_t i = waiting[end.index];
+    const size_t i = plan.cells[end.index];
     if (end.code == kInterrupted) return;
     if (end.code != 0) {
       if (failure.empty()) failure = cells[i].run.string() + ": " + reason(end);
@@ -156,20 +164,33 @@ void run_reproduce(const Options& options) {
     }
     results[i] = train::final_score(cells[i].run);
     ++done;
-    char accuracy[32];
-    std::snprintf(accuracy, sizeof accuracy, "%.2f%%", results[i].at("accuracy").get<double>());
-    live.say(std::to_string(done) + "/" + std::to_string(waiting.size()) + "  " +
-             cells[i].run.string() + "  accuracy " + accuracy);
+    live.say(std::to_string(done) + total + "  " + cells[i].run.string() + "  accuracy " +
+             fixed(results[i].at("accuracy").get<double>(), 2) + "%");
   };
-  run_jobs(commands, options.jobs, ended, tick,
+  run_jobs(plan.commands, options.jobs, ended, tick,
            [&] { return interrupt.interrupted() || !failure.empty(); });
   live.clear();
-
   if (!failure.empty()) throw Error(failure);
   if (interrupt.interrupted()) {
     std::fprintf(stderr, "stopped; every run was saved. Go on with the same command.\n");
     throw CLI::RuntimeError(kInterrupted);
   }
+}
+
+void reproduce_sweep(const Options& options) {
+  const train::Sweep sweep = train::read_sweep(find_sweep(options.name));
+  std::vector<std::string> settings = options.settings;
+  for (const std::string& setting : settings) {
+    if (setting.starts_with("seed="))
+      throw Error("--set " + setting + ": seeds are counted by --seeds");
+  }
+  // One thread a run: processes share the machine, and a cell's numbers repeat.
+  settings.push_back("threads=1");
+  const std::vector<train::Cell> cells =
+      train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
+  std::vector<nlohmann::json> results = train::read_results(cells);
+  train_cells(sweep, cells, make_plan(cells, results), options, results);
+
   const nlohmann::json json = train::to_json(sweep, cells, results);
   fs::create_directories(options.results);
   const fs::path stem = fs::path(options.results) / sweep.name;
@@ -186,6 +207,14 @@ void run_reproduce(const Options& options) {
   }
 }
 
+void run_reproduce(const Options& options) {
+  if (options.name == kPropositions) {
+    reproduce_propositions(options.json);
+  } else {
+    reproduce_sweep(options);
+  }
+}
+
 }  // namespace
 
 void add_reproduce(CLI::App& app) {
@@ -193,7 +222,8 @@ void add_reproduce(CLI::App& app) {
       "reproduce", "Fill a table of structures by tasks, beside the paper's figures");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("name", options->name, "A file of configs/reproduce, such as table1, or a path")
+      ->add_option("name", options->name,
+                   "A file of configs/reproduce, such as table1, or its path; or propositions")
       ->required()
       ->type_name("NAME");
   command->add_option("--seeds", options->seeds, "Seeds a cell")
@@ -217,6 +247,7 @@ void add_reproduce(CLI::App& app) {
       "Examples:\n"
       "  hopmix reproduce table1 --jobs 2\n"
       "  hopmix reproduce table1 --seeds 3 --jobs 8\n"
+      "  hopmix reproduce propositions\n"
       "  hopmix reproduce demo --set train.steps=50 --runs /tmp/try --results /tmp/try");
   command->callback([options] { run_reproduce(*options); });
 }

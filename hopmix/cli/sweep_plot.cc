@@ -56,7 +56,8 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
     script << "set title " << gnuplot_string(sweep.columns[c].title) << " noenhanced\n";
     if (c == 1) script << "unset ytics\n";
     if (c + 1 == columns && (paper || deviation)) {
-      script << "set key at screen 0.98," << 22.0 / height << " right horizontal samplen 1.5\n";
+      script << "set key at screen 0.98," << 12.0 / height
+             << " right bottom horizontal maxrows 1 samplen 1.5\n";
     }
     const std::string data = "$column" + std::to_string(c);
     script << "plot " << data

@@ -4,10 +4,10 @@
 #include <cctype>
 #include <cstring>
 
+#include "hopmix/base/status_line.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/score_table.h"
-#include "hopmix/train/progress.h"
 
 namespace hopmix::cli {
 namespace {
@@ -56,7 +56,7 @@ void run_train(const Options& options) {
     std::printf("%s\n", train::to_json(result.score, experiment.task.slice_name).dump(2).c_str());
   } else if (!options.quiet) {
     print_score(result.score, experiment.task);
-    std::printf("%s trained in %s\n", run.c_str(), train::format_duration(result.seconds).c_str());
+    std::printf("%s trained in %s\n", run.c_str(), format_duration(result.seconds).c_str());
   }
 }
 

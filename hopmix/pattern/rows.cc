@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "hopmix/base/error.h"
+#include "hopmix/base/mix_bits.h"
 #include "hopmix/pattern/node.h"
 
 namespace hopmix {
@@ -56,24 +57,16 @@ void append_row(const Global& p, int64_t i, Cols& cols) {
 
 void append_row(const Blocks& p, int64_t i, Cols& cols) { append_range(cols, i - i % p.length, i); }
 
-// The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection that looks random.
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // Floyd's sampling without replacement (Bentley, Floyd 1987). Draw number d of row i is a function
 // of (seed, i, d), so rows are independent of one another and the same on every machine. The bias
 // of % is below 2^-32.
 void append_row(const Random& p, int64_t i, Cols& cols) {
-  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
   if (p.reads >= i) return append_range(cols, 0, i);
-  uint64_t state = mix(mix(p.seed + kStep) + static_cast<uint64_t>(i));
+  uint64_t state = mix_bits(mix_bits(p.seed + kGoldenStep) + static_cast<uint64_t>(i));
   std::unordered_set<int64_t> drawn;
   for (int64_t j = i - p.reads; j < i; ++j) {
-    state += kStep;
-    const auto t = static_cast<int64_t>(mix(state) % static_cast<uint64_t>(j + 1));
+    state += kGoldenStep;
+    const auto t = static_cast<int64_t>(mix_bits(state) % static_cast<uint64_t>(j + 1));
     append(cols, drawn.insert(t).second ? t : *drawn.insert(j).first);
   }
   std::sort(cols.end() - p.reads, cols.end());

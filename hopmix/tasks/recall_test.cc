@@ -1,7 +1,7 @@
 #include "hopmix/tasks/recall.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <array>

@@ -3,20 +3,17 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "hopmix/base/mix_bits.h"
+
 namespace hopmix::tasks {
 
-/// SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"):
-/// advances `state` and returns the next number.
-inline uint64_t split_mix(uint64_t& state) {
-  uint64_t z = (state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
+/// SplitMix64: advances `state` and returns the next number.
+inline uint64_t split_mix(uint64_t& state) { return mix_bits(state += kGoldenStep); }
 
 /// xoshiro256** (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators").
 class Rng {
@@ -55,8 +52,8 @@ class Rng {
 
   /// Every order equally likely (Fisher and Yates).
   void shuffle(std::vector<int64_t>& items) {
-    for (size_t i = items.size(); i > 1; --i) {
-      std::swap(items[i - 1], items[static_cast<size_t>(below(static_cast<int64_t>(i)))]);
+    for (std::size_t i = items.size(); i > 1; --i) {
+      std::swap(items[i - 1], items[static_cast<std::size_t>(below(static_cast<int64_t>(i)))]);
     }
   }
 

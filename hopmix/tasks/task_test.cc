@@ -2,7 +2,7 @@
 #include "hopmix/tasks/task.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

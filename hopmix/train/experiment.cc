@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "hopmix/base/mix_bits.h"
+
 namespace hopmix::train {
 namespace {
 
@@ -34,13 +36,7 @@ TrainConfig read_train(config::Table table) {
   return c;
 }
 
-// splitmix64's finalizer: every bit of the input reaches every bit of the output.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
+uint64_t mix(uint64_t x) { return mix_bits(x + kGoldenStep); }
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 #include "hopmix/train/safetensors.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 #include <unistd.h>
+#include "hopmix/nn/torch.h"
 
 #include <cmath>
 #include <cstring>

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
-#include "hopmix/base/files.h"
-#include "hopmix/train/train.h"
+#include "hopmix/base/text_table.h"
+#include "hopmix/train/run_directory.h"
 
 namespace hopmix::train {
 namespace {
@@ -47,20 +46,6 @@ SweepRow read_row(config::Table table, const std::vector<SweepColumn>& columns) 
   }
   table.finish();
   return row;
-}
-
-std::string format(const char* pattern, double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
-}
-
-std::string pad(const std::string& text, size_t width, bool right = false) {
-  // Count characters, not bytes.
-  const auto length = static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-  const std::string space(width > length ? width - length : 0, ' ');
-  return right ? space + text : text + space;
 }
 
 // Two names that become one folder would be one run.
@@ -218,41 +203,27 @@ nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
 }
 
 std::string to_text(const Sweep& sweep, const Table& table) {
-  std::vector<std::vector<std::string>> lines(1 + sweep.rows.size());
-  lines[0] = {"structure", "time/token", "cache"};
-  for (const SweepColumn& column : sweep.columns) lines[0].push_back(column.title);
+  std::vector<std::string> head = {"structure", "time/token", "cache"};
+  for (const SweepColumn& column : sweep.columns) head.push_back(column.title);
+  std::vector<std::vector<std::string>> rows;
   bool paper = false;
   for (size_t r = 0; r < sweep.rows.size(); ++r) {
     const SweepRow& row = sweep.rows[r];
-    lines[r + 1] = {row.name, row.time, row.cache};
+    rows.push_back({row.name, row.time, row.cache});
     for (size_t c = 0; c < sweep.columns.size(); ++c) {
       const Summary summary = summarize(table[r][c]);
-      std::string text = summary.count ? format("%.2f", summary.mean) : "...";
-      if (summary.count > 1) text += format(" ±%.2f", summary.deviation);
-      const auto found = row.paper.find(sweep.columns[c].name);
-      if (found != row.paper.end()) {
-        text += format(" (%6.2f)", found->second);
+      std::string text = summary.count ? fixed(summary.mean, 2) : "...";
+      if (summary.count > 1) text += " ±" + fixed(summary.deviation, 2);
+      if (const auto found = row.paper.find(sweep.columns[c].name); found != row.paper.end()) {
+        text += " (" + fixed(found->second, 2) + ")";
         paper = true;
-      } else if (!row.paper.empty()) {
-        text += "         ";
       }
-      lines[r + 1].push_back(text);
+      rows.back().push_back(text);
     }
   }
-  std::ostringstream out;
-  out << sweep.title << "\n\n";
-  for (size_t l = 0; l < lines.size(); ++l) {
-    for (size_t c = 0; c < lines[l].size(); ++c) {
-      size_t width = 0;
-      for (const auto& line : lines) width = std::max(width, pad(line[c], 0).size());
-      out << (c ? "  " : "") << pad(lines[l][c], width, /*right=*/c >= 3);
-    }
-    out << "\n";
-  }
-  out << "\nAccuracy in percent" << (paper ? "; the paper's figure in parentheses" : "") << ".";
-  if (!sweep.note.empty()) out << " " << sweep.note;
-  out << "\n";
-  return out.str();
+  return sweep.title + "\n\n" + text_table(head, rows, {true, true, true}) +
+         "\nAccuracy in percent" + (paper ? "; the paper's figure in parentheses." : ".") +
+         (sweep.note.empty() ? "" : " " + sweep.note) + "\n";
 }
 
 }  // namespace hopmix::train

@@ -90,7 +90,7 @@ TEST_F(SweepTest, ResultsFillEveryColumnThatSharesARun) {
   EXPECT_TRUE(json["rows"][1]["columns"]["a"]["mean"].is_null());
 
   const std::string text = to_text(s, table);
-  EXPECT_NE(text.find("82.00 ±2.83 ( 12.50)"), std::string::npos) << text;
+  EXPECT_NE(text.find("82.00 ±2.83 (12.50)"), std::string::npos) << text;
   EXPECT_NE(text.find("..."), std::string::npos);
 }
 

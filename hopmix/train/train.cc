@@ -2,14 +2,15 @@
 
 #include <ATen/autocast_mode.h>
 
-#include <sstream>
+#include <cmath>
+#include <limits>
 
-#include "hopmix/base/files.h"
+#include "hopmix/base/status_line.h"
 #include "hopmix/train/checkpoint.h"
 #include "hopmix/train/interrupt.h"
 #include "hopmix/train/metrics.h"
 #include "hopmix/train/optimizer.h"
-#include "hopmix/train/progress.h"
+#include "hopmix/train/run_directory.h"
 
 namespace hopmix::train {
 namespace {
@@ -42,79 +43,20 @@ torch::Tensor run_model(const Experiment& e, const torch::Tensor& tokens) {
   return e.model->forward(tokens);
 }
 
-// Every value below `node`, by its dotted name; elements of arrays are numbered, as in --set.
-void flatten(const toml::node& node, const std::string& name,
-             std::map<std::string, std::string>& out) {
-  const std::string prefix = name.empty() ? "" : name + ".";
-  if (const toml::table* table = node.as_table()) {
-    for (const auto& [key, value] : *table) flatten(value, prefix + std::string(key.str()), out);
-  } else if (const toml::array* array = node.as_array()) {
-    for (size_t i = 0; i < array->size(); ++i) {
-      flatten((*array)[i], prefix + std::to_string(i), out);
-    }
-  } else {
-    std::ostringstream text;
-    node.visit([&](const auto& value) { text << value; });
-    out[name] = text.str();
-  }
-}
-
-// Whether `run` is as good as absent: a kill while its first file was written left it so.
-bool is_new(const path& run) {
-  if (!std::filesystem::exists(run)) return true;
-  if (!std::filesystem::is_directory(run)) return false;
-  for (const auto& entry : std::filesystem::directory_iterator(run)) {
-    if (entry.path().filename() != "config.toml.tmp") return false;
-  }
-  return true;
-}
-
-// Makes the run directory, or checks that the one there is of this experiment.
-void open_run(const path& run, const Experiment& e, bool resume) {
-  const path config = run / "config.toml";
-  if (is_new(run)) {
-    std::error_code error;
-    std::filesystem::create_directories(run, error);
-    if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
-    write_file(config, config::to_string(e.config));
-    return;
-  }
-  if (!resume) {
-    throw Error("'" + run.string() +
-                "' exists: --resume goes on with it, --out DIR trains elsewhere");
-  }
-  const std::string difference =
-      first_difference(config::parse_file(config), e.config, config.string(), "this config");
-  if (!difference.empty()) throw Error("cannot resume, the config differs: " + difference);
-}
-
-std::string percent(double value) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.1f%%", value);
+// "step 120/500  loss 0.532  accuracy 71.2%  35.1k tokens/s  0:12 left"
+std::string describe(int64_t step, int64_t first, int64_t steps, double loss, double accuracy,
+                     double tokens, double seconds) {
+  const double done = static_cast<double>(step - first), left = static_cast<double>(steps - step);
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "step %lld/%lld  loss %.3f  accuracy %.1f%%  %s tokens/s  %s left",
+                static_cast<long long>(step), static_cast<long long>(steps), loss, accuracy,
+                format_count(done * tokens / seconds).c_str(),
+                format_duration(seconds / done * left).c_str());
   return text;
 }
 
 }  // namespace
-
-std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,
-                             const std::string& name_b) {
-  std::map<std::string, std::string> left, right;
-  flatten(a, "", left);
-  flatten(b, "", right);
-  for (const auto* side : {&left, &right}) {
-    for (const auto& item : *side) {
-      const auto show = [&](const std::map<std::string, std::string>& values) {
-        const auto found = values.find(item.first);
-        return found == values.end() ? std::string("absent") : found->second;
-      };
-      if (show(left) != show(right)) {
-        return item.first + ": " + show(left) + " in " + name_a + ", " + show(right) + " in " +
-               name_b;
-      }
-    }
-  }
-  return "";
-}
 
 Score evaluate(Experiment& e) {
   const torch::NoGradGuard no_grad;
@@ -135,19 +77,8 @@ nlohmann::json to_json(const Score& score, const std::string& slice_name) {
   return json;
 }
 
-nlohmann::json final_score(const path& run) {
-  const path file = run / "metrics.jsonl";
-  if (!std::filesystem::exists(file)) return nullptr;
-  std::istringstream lines(read_file(file));
-  nlohmann::json last;
-  for (std::string line; std::getline(lines, line);) {
-    last = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  }
-  return last.is_object() && last.contains("eval") ? last["eval"] : nlohmann::json(nullptr);
-}
-
 TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
-  open_run(run, e, resume);
+  const RunLock lock = open_run(run, e.config, resume);
   if (e.threads > 0) at::set_num_threads(static_cast<int>(e.threads));
   const auto optimizer = make_optimizer(*e.model, e.train);
   const bool has_checkpoint = std::filesystem::exists(run / "state.json");
@@ -156,7 +87,8 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
 
   MetricsFile metrics(run / "metrics.jsonl", result.step);
   const InterruptGuard interrupt;
-  Progress progress(quiet, result.step, e.train.steps);
+  StatusLine status(quiet);
+  const int64_t first = result.step;
   const std::vector<torch::Tensor> parameters = e.model->parameters();
   while (result.step < e.train.steps && !result.interrupted) {
     const double lr = learning_rate(e.train, result.step);
@@ -185,18 +117,18 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
                      {"accuracy", score.all.percent()},
                      {"lr", lr},
                      {"grad_norm", norm},
-                     {"seconds", progress.seconds()}});
-      char note[64];
-      std::snprintf(note, sizeof note, "loss %.3f  accuracy %s", loss.item<double>(),
-                    percent(score.all.percent()).c_str());
-      progress.update(result.step, note, batch.tokens.numel());
+                     {"seconds", status.seconds()}});
+      status.show(
+          describe(result.step, first, e.train.steps, loss.item<double>(), score.all.percent(),
+                   static_cast<double>(batch.tokens.numel()), status.seconds()),
+          last);
     }
     result.interrupted = interrupt.interrupted();
     if (result.step % e.train.checkpoint_every == 0 || last || result.interrupted) {
       save_checkpoint(run, *e.model, *optimizer, result.step);
     }
   }
-  result.seconds = progress.seconds();
+  result.seconds = status.seconds();
   if (!result.interrupted) {
     result.score = evaluate(e);
     metrics.write({{"step", result.step},

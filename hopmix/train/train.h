@@ -29,11 +29,4 @@ Score evaluate(Experiment& experiment);
 /// {"loss", "accuracy", "slices": {"depth 0": 99.1, ...}}, in percent.
 nlohmann::json to_json(const Score& score, const std::string& slice_name);
 
-/// The final score that `run`'s metrics.jsonl ends with; null if the run is not complete.
-nlohmann::json final_score(const std::filesystem::path& run);
-
-/// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if there is none.
-std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,
-                             const std::string& name_b);
-
 }  // namespace hopmix::train

@@ -10,6 +10,7 @@
 #include "hopmix/base/files.h"
 #include "hopmix/train/checkpoint.h"
 #include "hopmix/train/optimizer.h"
+#include "hopmix/train/run_directory.h"
 #include "hopmix/train/safetensors.h"
 
 namespace hopmix::train {
@@ -259,6 +260,19 @@ TEST_F(TrainTest, ARunThatExistsIsKept) {
   Experiment longer = experiment({"train.steps=3"});
   EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"),
             std::string::npos);
+}
+
+TEST_F(TrainTest, OneProcessTrainsARunAtATime) {
+  const fs::path run = root_ / "run";
+  Experiment e = experiment({"train.steps=2"});
+  train(e, run, false, true);
+  const auto resume = [&] { train(e, run, true, true); };
+  {
+    const RunLock other(run);
+    EXPECT_EQ(error_of(resume),
+              "'" + run.string() + "' is in use: another process is training it");
+  }
+  EXPECT_EQ(error_of(resume), "");
 }
 
 TEST_F(TrainTest, DecayTouchesMatricesOnly) {

@@ -95,7 +95,7 @@ int64_t Glr::state_bytes(int64_t t) const {
 
 MixerEntry glr_entry() {
   return {"glr",
-          "y_i = sum_{j<=i} alpha_ij x_j + sum_{j<i} beta_ij y_j, j in S_i",
+          "y_i = sum_{j in S_i, j=i} a_ij x_j + sum_{j in S_i} b_ij y_j",
           "|S_i|",
           "2 cache(S); 4 if independent",
           "Fagnou et al. 2026 (arXiv 2605.31367)",

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace hopmix::cli {
+namespace hopmix {
 
 /// A head and rows of as many cells. Columns are as wide as their widest cell, two spaces apart;
 /// the first is set to the left, the others to the right unless `left` says so for a column.
@@ -15,4 +15,4 @@ std::string text_table(const std::vector<std::string>& head,
 /// "%.DIGITSf" of a number.
 std::string fixed(double value, int digits);
 
-}  // namespace hopmix::cli
+}  // namespace hopmix

@@ -1,46 +1,41 @@
-#include "hopmix/train/progress.h"
+#include "hopmix/base/status_line.h"
 
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
 
-namespace hopmix::train {
+namespace hopmix {
 namespace {
 
 constexpr double kTerminalInterval = 0.1, kLogInterval = 5.0;  // seconds
+constexpr size_t kWidest = 78;  // what wraps cannot be rewritten in place
 
 }  // namespace
 
-Progress::Progress(bool quiet, int64_t first, int64_t total)
-    : quiet_(quiet),
-      terminal_(isatty(STDERR_FILENO)),
-      first_(first),
-      total_(total),
-      start_(Clock::now()),
-      shown_(start_) {}
+StatusLine::StatusLine(bool quiet)
+    : quiet_(quiet), terminal_(isatty(STDERR_FILENO)), start_(Clock::now()), shown_(start_) {}
 
-Progress::~Progress() {
+StatusLine::~StatusLine() {
   if (!quiet_ && terminal_) std::fputs("\r\033[K", stderr);
 }
 
-double Progress::seconds() const {
+double StatusLine::seconds() const {
   return std::chrono::duration<double>(Clock::now() - start_).count();
 }
 
-void Progress::update(int64_t step, const std::string& note, int64_t tokens_per_step) {
+void StatusLine::show(const std::string& text, bool last) {
   if (quiet_) return;
   const Clock::time_point now = Clock::now();
   const double since = std::chrono::duration<double>(now - shown_).count();
-  if (step < total_ && since < (terminal_ ? kTerminalInterval : kLogInterval)) return;
+  if (!last && since < (terminal_ ? kTerminalInterval : kLogInterval)) return;
   shown_ = now;
-  const double elapsed = seconds(), done = static_cast<double>(step - first_);
-  const double rate = done * static_cast<double>(tokens_per_step) / elapsed;
-  const double left = elapsed / done * static_cast<double>(total_ - step);
-  std::fprintf(stderr, "%sstep %lld/%lld  %s  %s tokens/s  %s left%s", terminal_ ? "\r\033[K" : "",
-               static_cast<long long>(step), static_cast<long long>(total_), note.c_str(),
-               format_count(rate).c_str(), format_duration(left).c_str(), terminal_ ? "" : "\n");
-  std::fflush(stderr);
+  if (terminal_) {
+    std::fprintf(stderr, "\r\033[K%s", text.substr(0, kWidest).c_str());
+    std::fflush(stderr);
+  } else {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
 }
 
 std::string format_duration(double seconds) {
@@ -67,4 +62,4 @@ std::string format_count(double count) {
   return text;
 }
 
-}  // namespace hopmix::train
+}  // namespace hopmix

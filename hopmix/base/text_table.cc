@@ -1,23 +1,32 @@
-#include "hopmix/cli/text_table.h"
+#include "hopmix/base/text_table.h"
 
 #include <algorithm>
 #include <cstdio>
 
-namespace hopmix::cli {
+namespace hopmix {
+namespace {
+
+// Characters, not bytes, of UTF-8.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace
 
 std::string text_table(const std::vector<std::string>& head,
                        const std::vector<std::vector<std::string>>& rows,
                        const std::vector<bool>& left) {
   std::vector<size_t> widths;
-  for (const std::string& cell : head) widths.push_back(cell.size());
+  for (const std::string& cell : head) widths.push_back(width_of(cell));
   for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width_of(row[c]));
   }
   std::string text;
   const auto add = [&](const std::vector<std::string>& row) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string space(widths[c] - row[c].size(), ' ');
+      const std::string space(widths[c] - width_of(row[c]), ' ');
       const bool to_left = c < left.size() ? left[c] : c == 0;
       line += (c > 0 ? "  " : "") + (to_left ? row[c] + space : space + row[c]);
     }
@@ -34,4 +43,4 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-}  // namespace hopmix::cli
+}  // namespace hopmix

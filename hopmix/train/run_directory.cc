@@ -1,0 +1,108 @@
+#include "hopmix/train/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <map>
+#include <sstream>
+
+#include "hopmix/base/files.h"
+
+namespace hopmix::train {
+
+using std::filesystem::path;
+
+namespace {
+
+// Every value below `node`, by its dotted name; elements of arrays are numbered, as in --set.
+void flatten(const toml::node& node, const std::string& name,
+             std::map<std::string, std::string>& out) {
+  const std::string prefix = name.empty() ? "" : name + ".";
+  if (const toml::table* table = node.as_table()) {
+    for (const auto& [key, value] : *table) flatten(value, prefix + std::string(key.str()), out);
+  } else if (const toml::array* array = node.as_array()) {
+    for (size_t i = 0; i < array->size(); ++i) {
+      flatten((*array)[i], prefix + std::to_string(i), out);
+    }
+  } else {
+    std::ostringstream text;
+    node.visit([&](const auto& value) { text << value; });
+    out[name] = text.str();
+  }
+}
+
+// Whether `run` is as good as absent: a kill while its first file was written left it so.
+bool is_new(const path& run) {
+  if (!std::filesystem::exists(run)) return true;
+  if (!std::filesystem::is_directory(run)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    if (entry.path().filename() != "config.toml.tmp") return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+RunLock::RunLock(const path& run)
+    : fd_(::open((run / "config.toml").c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  if (fd_ >= 0) ::close(fd_);
+  throw Error("'" + run.string() + "' is in use: another process is training it");
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
+  const path config = run / "config.toml";
+  if (is_new(run)) {
+    std::error_code error;
+    std::filesystem::create_directories(run, error);
+    if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
+    write_file(config, config::to_string(resolved));
+    return RunLock(run);
+  }
+  if (!resume) {
+    throw Error("'" + run.string() +
+                "' exists: --resume goes on with it, --out DIR trains elsewhere");
+  }
+  const std::string difference =
+      first_difference(config::parse_file(config), resolved, config.string(), "this config");
+  if (!difference.empty()) throw Error("cannot resume, the config differs: " + difference);
+  return RunLock(run);
+}
+
+std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,
+                             const std::string& name_b) {
+  std::map<std::string, std::string> left, right;
+  flatten(a, "", left);
+  flatten(b, "", right);
+  for (const auto* side : {&left, &right}) {
+    for (const auto& item : *side) {
+      const auto show = [&](const std::map<std::string, std::string>& values) {
+        const auto found = values.find(item.first);
+        return found == values.end() ? std::string("absent") : found->second;
+      };
+      if (show(left) != show(right)) {
+        return item.first + ": " + show(left) + " in " + name_a + ", " + show(right) + " in " +
+               name_b;
+      }
+    }
+  }
+  return "";
+}
+
+nlohmann::json final_score(const path& run) {
+  const path file = run / "metrics.jsonl";
+  if (!std::filesystem::exists(file)) return nullptr;
+  std::istringstream lines(read_file(file));
+  nlohmann::json last;
+  for (std::string line; std::getline(lines, line);) {
+    last = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  }
+  return last.is_object() && last.contains("eval") ? last["eval"] : nlohmann::json(nullptr);
+}
+
+}  // namespace hopmix::train
