@@ -11,4 +11,4 @@ mkdir -p runs/demo
 echo "Row i shows which of 64 earlier tokens token i reads. On 128 tokens, as a picture: runs/demo/pattern.png"
 echo
 echo "Training attention, k^2+1 and dense recurrence on multi-hop recall ..."
-"$hopmix" reproduce demo --jobs "$(nproc)" --runs runs/demo --results runs/demo
+"$hopmix" reproduce demo --jobs "$(nproc)" --runs runs --results runs/demo

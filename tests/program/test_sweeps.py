@@ -50,7 +50,7 @@ def test_reproduce_fills_a_table_once():
     arguments = ["reproduce", "sweep.toml", "--jobs", "2", "--seeds", "2"]
     shown = succeed(*arguments)
     assert shown.startswith("Two by two\n\nstructure ")
-    assert re.search(r"^2\^k +\d+\.\d\d ±\d+\.\d\d \( 92\.63\) ", shown, flags=re.M)
+    assert re.search(r"^2\^k +\d+\.\d\d ±\d+\.\d\d \(92\.63\) ", shown, flags=re.M)
     assert shown.endswith("Written: results/sweep.json, .svg, .png\n")
     assert names("results") == {"sweep.json", "sweep.svg", "sweep.png"}
     assert b"<svg" in Path("results/sweep.svg").read_bytes()
