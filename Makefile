@@ -1,7 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs; both set up and build first.
 BUILD := build
 JOBS ?= $(shell nproc)
-PYTHON_FILES := tests scripts
 
 .PHONY: demo test build setup lint format bench data clean
 

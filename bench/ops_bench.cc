@@ -2,9 +2,11 @@
 // for the same reach in one step, and the dense masked solve for the same function as the
 // recurrence on `dense`. float32; forward, and forward with backward.
 //
-//   ops_bench                            everything: medians of interleaved repetitions, a minute
-//   or two ops_bench --benchmark_filter='^glr_attention|^sdpa' --threads=2 ops_bench
-//   --benchmark_out=ops.json   every repetition
+//   ops_bench                                  everything, in medians: a minute or two
+//
+//   ops_bench --benchmark_filter='^sdpa' --threads=2
+//
+//   ops_bench --benchmark_out=ops.json         every repetition
 //
 // With one thread (the default) time is that thread's CPU time, which other work on the machine
 // hardly moves; with more it is wall time.

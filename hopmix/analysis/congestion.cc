@@ -90,13 +90,20 @@ Congestion congestion(const Pattern& pattern, const CongestionOptions& options) 
   const CopyProblem problem = copy_problem(pattern);
   Congestion result;
   result.inputs = problem.inputs;
-  result.unreachable = unreachable_pairs(problem);
+  bool stopped = false;
+  const DistanceBound distance = distance_bound(problem, [&] {
+    stopped = options.progress && !options.progress({});
+    return !stopped;
+  });
+  if (stopped) return result;
+  result.unreachable = distance.unreachable;
   result.reachable = result.unreachable == 0;
   if (!result.reachable) return result;
-  result.lower = distance_bound(problem);
+  result.lower = distance.bound;
   result.cut = cut_bound(problem);
-  const FractionalRouting routing =
-      route_fractionally(problem, std::max(result.lower, result.cut), options);
+  result.proven = std::max(result.lower, result.cut);
+  if (!options.fractional) return result;
+  const FractionalRouting routing = route_fractionally(problem, result.proven, options);
   result.proven = routing.lower;
   result.fractional = routing.congestion;
   if (options.integral) {

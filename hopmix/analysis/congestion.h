@@ -18,23 +18,27 @@ namespace hopmix {
 
 /// What is known so far, for whoever watches or stops a long search.
 struct CongestionProgress {
-  int64_t round = 0;      // 1, 2, ... of the fractional search, then of the integral one
-  double lower = 0;       // the best proven lower bound on the fractional optimum
-  double upper = 0;       // the congestion of the best fractional (then integral) routing
+  int64_t round = 0;  // 0 while distances are measured, then 1, 2, ... of the fractional search,
+                      // then of the integral one
+  double lower = 0;   // the best proven lower bound on the fractional optimum
+  double upper = 0;   // the congestion of the best fractional (then integral) routing
   bool integral = false;  // which of the two searches this is
 };
 
 struct CongestionOptions {
+  bool fractional = true;      // search a fractional routing; else the bounds are all
   int64_t exact_inputs = 128;  // linear programming up to this many inputs, weights beyond
   double gap = 0.02;           // multiplicative weights stop at this certified relative gap
   int64_t max_rounds = 2000;   // and at this many rounds
   double max_seconds = std::numeric_limits<double>::infinity();  // of each of the two searches;
   // a finite limit makes the result depend on the machine. When it stops the linear program, the
   // gap is not 0.
-  bool integral = true;           // search an integral routing
+  bool integral = true;           // search an integral routing, from the fractional one
   int64_t integral_rounds = 200;  // rip-up and reroute passes over all paths, at most
   uint64_t seed = 0;              // of the integral search
-  std::function<bool(const CongestionProgress&)> progress;  // after each round; false stops
+  // After each round, and at each distance; false stops. If that is before the bounds are known,
+  // nothing is set.
+  std::function<bool(const CongestionProgress&)> progress;
 };
 
 /// lower, cut <= proven <= the true fractional optimum <= fractional <= upper, and proven <= C <=

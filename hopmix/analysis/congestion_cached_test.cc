@@ -162,9 +162,7 @@ TEST(CongestionCached, PowersOfTwo) {
   for (int64_t m = 1; m <= 10; ++m) {
     const int64_t n = int64_t{1} << m;
     CongestionOptions options;
-    options.max_rounds = 0;
-    options.exact_inputs = 0;
-    options.integral = false;
+    options.fractional = false;
     const Congestion c = congestion(Pattern("cached(2^k)", 2 * n), options);
     EXPECT_GE(c.cut * static_cast<double>(m), static_cast<double>(n - 1) * (1 - 1e-12)) << n;
     if (m >= 3) {

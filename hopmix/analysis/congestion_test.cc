@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -160,7 +161,7 @@ TEST(Congestion, ProgressWatchesAndStops) {
   int64_t rounds = 0;
   options.progress = [&](const CongestionProgress& p) {
     EXPECT_LE(p.lower, p.upper);
-    rounds += !p.integral;
+    rounds += !p.integral && p.round > 0;
     return !p.integral && p.round < 4;
   };
   const Congestion c = congestion(Pattern("k^2+1", 120), options);
@@ -177,6 +178,33 @@ TEST(Congestion, ProgressWatchesAndStops) {
   options = {};
   options.integral = false;
   EXPECT_FALSE(congestion(Pattern("k^2+1", 120), options).upper);
+}
+
+TEST(Congestion, TheBoundsAloneAreThoseOfTheWhole) {
+  CongestionOptions options;
+  options.fractional = false;
+  for (const char* spec : {"2^k", "cached(k^2+1)", "blocks(16)|window(2)"}) {
+    const Congestion whole = congestion(Pattern(spec, 120));
+    const Congestion bounds = congestion(Pattern(spec, 120), options);
+    EXPECT_EQ(bounds.lower, whole.lower) << spec;
+    EXPECT_EQ(bounds.cut, whole.cut) << spec;
+    EXPECT_EQ(bounds.proven, std::max(whole.lower, whole.cut)) << spec;
+    EXPECT_FALSE(bounds.fractional || bounds.upper) << spec;
+    EXPECT_EQ(bounds.gap, 0) << spec;
+  }
+}
+
+TEST(Congestion, StopsWhileDistancesAreMeasured) {
+  CongestionOptions options;
+  int64_t asked = 0;
+  options.progress = [&](const CongestionProgress& p) {
+    EXPECT_EQ(p.round, 0);
+    return ++asked < 5;
+  };
+  const Congestion c = congestion(Pattern("k^2+1", 120), options);
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(c.lower, 0);
+  EXPECT_FALSE(c.fractional || c.upper);
 }
 
 TEST(Congestion, BadOptionsAreErrors) {

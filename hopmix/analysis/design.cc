@@ -11,6 +11,7 @@
 #include "hopmix/analysis/offset_scorer.h"
 #include "hopmix/analysis/pareto.h"
 #include "hopmix/analysis/random.h"
+#include "hopmix/analysis/routing_bounds.h"
 #include "hopmix/base/error.h"
 
 namespace hopmix {
@@ -58,25 +59,28 @@ class Scorer {
     if (genome.lattice.empty()) {
       const Offsets& f = genome.plain;
       if (static_cast<int64_t>(f.size()) > cell.reads) return kInfinity;
-      const int64_t cache = offsets_.cache_peak(f);
-      if (cache > cell.cache) return kInfinity;
-      return objective(offsets_.mean_hops(f), cache);
+      if (offsets_.cache_peak(f) > cell.cache) return kInfinity;
+      const double mean = offsets_.mean_hops(f);
+      if (objective_ == Objective::kHops || !std::isfinite(mean)) return mean;
+      const int64_t inputs = n_ / 2;
+      const double distance = (hops_by_distance(f, inputs + 1)[inputs] + 1) / 2.0;
+      return congestion_like(distance, {to_csr(Pattern(to_spec(genome), n_)), inputs}, mean);
     }
-    const Csr rows = to_csr(Pattern(to_spec(genome), n_));
+    Csr rows = to_csr(Pattern(to_spec(genome), n_));
     const Cost spent = cost(rows);
     if (spent.reads_max > cell.reads || spent.cache_peak > cell.cache) return kInfinity;
-    return objective(hops(rows).mean.value_or(kInfinity), spent.cache_peak);
+    const double mean = hops(rows).mean.value_or(kInfinity);
+    if (objective_ == Objective::kHops || !std::isfinite(mean)) return mean;
+    const CopyProblem problem{std::move(rows), n_ / 2};
+    return congestion_like(distance_bound(problem).bound, problem, mean);
   }
 
   int64_t evaluations() const { return evaluations_; }
 
  private:
-  // For congestion the cut is a bound that costs nothing: n / 2 paths pass through at most
-  // `cache` tokens. Hops break ties and weigh little beside it.
-  double objective(double mean_hops, int64_t cache) const {
-    if (objective_ == Objective::kHops) return mean_hops;
-    const double cut = static_cast<double>(n_ / 2) / static_cast<double>(cache);
-    return std::max(1.0, cut) + 0.01 * mean_hops;
+  // The bounds on congestion, which cost little. Hops break ties and weigh little beside them.
+  static double congestion_like(double distance, const CopyProblem& problem, double mean_hops) {
+    return std::max(distance, cut_bound(problem)) + 0.01 * mean_hops;
   }
 
   int64_t n_;

@@ -148,6 +148,23 @@ TEST(Design, LittleCongestionWithinACache) {
   expect_sound(found, options);
 }
 
+// Without a limit on the cache the distance decides: an offset of n / 2 copies in one hop.
+TEST(Design, LittleCongestionWithinReads) {
+  DesignOptions options;
+  options.n = 96;
+  options.reads = 5;
+  options.minimize = Objective::kCongestion;
+  options.evaluations = 50;
+  options.ladder = false;
+  const Design found = design(options);
+  double best = INFINITY;
+  for (const DesignPoint& point : found.points) {
+    if (!point.reference) best = std::min(best, *point.congestion->fractional);
+  }
+  EXPECT_NEAR(best, 1, 1e-9);
+  expect_sound(found, options);
+}
+
 TEST(Design, BadInputIsNamed) {
   const auto message = [](auto change) -> std::string {
     DesignOptions options;

@@ -32,8 +32,9 @@ std::string complaint(const std::string& messages) {
     text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
     int number = 0, read = 0;
     if (std::sscanf(line.c_str(), "\"/dev/stdin\" line %d: %n", &number, &read) == 1) {
-      return "line " + std::to_string(number - kLinesBefore) + ": " +
-             std::string(text.substr(read));
+      const std::string what(text.substr(read));
+      return number <= kLinesBefore ? what  // of the output file
+                                    : "line " + std::to_string(number - kLinesBefore) + ": " + what;
     }
     if (first.empty()) first = text;
   }

@@ -117,7 +117,7 @@ TEST(Hops, OfPowersOfTwoAreTheOnesInBinary) {
 }
 
 TEST(Hops, OfSquaresPlusOneAreAtMostFour) {
-  const std::vector<int32_t> hops = hops_by_distance(Pattern("k^2+1", 50'000).offsets(), 50'000);
+  const std::vector<int32_t> hops = hops_by_distance(Pattern("k^2+1", 100'000).offsets(), 100'000);
   for (size_t s = 1; s < hops.size(); ++s) ASSERT_TRUE(hops[s] >= 1 && hops[s] <= 4) << s;
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 #include "hopmix/analysis/gnuplot.h"
 #include "hopmix/analysis/label_layout.h"
 #include "hopmix/analysis/pareto.h"
+#include "hopmix/base/error.h"
 
 namespace hopmix {
 namespace {
@@ -14,6 +16,7 @@ namespace {
 constexpr double kLeft = 95, kRight = 25, kTop = 60, kBottom = 70;  // margins in pixels
 constexpr int kPanelWidth = 700;
 constexpr double kColorbox = 130;
+
 // A logarithmic axis over pixels.
 struct Axis {
   double low, high, from, to;
@@ -24,7 +27,8 @@ struct Axis {
 
 Axis make_axis(const std::vector<double>& values, double from, double to) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const double margin = std::max(1.15, std::pow(*most / *least, 0.12));
+  // One value alone has room for some tics on either side.
+  const double margin = *most > *least ? std::max(1.15, std::pow(*most / *least, 0.12)) : 2;
   return {*least / margin, *most * margin, from, to};
 }
 
@@ -32,6 +36,13 @@ std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.10g", value);
   return text;
+}
+
+// What a tic is called, in few letters: the axis label stands beside it.
+std::string short_number(double value) {
+  return value < 1e4   ? number(value)
+         : value < 1e6 ? number(value / 1e3) + "k"
+                       : number(value / 1e6) + "M";
 }
 
 // 1, 2, 5, 10, ... within the axis; more of them where those are few.
@@ -44,7 +55,9 @@ std::string tics(const Axis& axis) {
          decade *= 10) {
       for (const double step : steps) {
         const double tic = step * decade;
-        if (tic >= axis.low && tic <= axis.high) list.push_back(number(tic));
+        if (tic >= axis.low && tic <= axis.high) {
+          list.push_back(gnuplot_string(short_number(tic)) + " " + number(tic));
+        }
       }
     }
     if (list.size() >= 3) break;
@@ -69,7 +82,6 @@ void add(Panel& panel, const PlottedPattern& pattern, const std::optional<double
 }
 
 std::string draw_panel(const Panel& panel, int index, double width, bool colorbox) {
-  if (panel.labels.empty()) return "";
   const double left = index * kPanelWidth + kLeft;
   const double right = (index + 1) * kPanelWidth - kRight;
   const Box area{left, right, kBottom, kParetoHeight - kTop};
@@ -134,27 +146,31 @@ std::string draw_panel(const Panel& panel, int index, double width, bool colorbo
          " using 1:2 with points pointtype 6 pointsize 1.5 linecolor rgb '#202020' notitle\n";
 }
 
-int panel_count(const std::vector<PlottedPattern>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [](const PlottedPattern& p) { return p.congestion.has_value(); })
-             ? 2
-             : 1;
+// Those with something to show.
+std::vector<Panel> make_panels(const std::vector<PlottedPattern>& patterns) {
+  Panel hops{"mean hops", {}, {}, {}, {}}, congestion{"congestion", {}, {}, {}, {}};
+  for (const PlottedPattern& pattern : patterns) {
+    add(hops, pattern, pattern.mean_hops);
+    add(congestion, pattern, pattern.congestion);
+  }
+  std::vector<Panel> panels;
+  for (Panel& panel : {std::ref(hops), std::ref(congestion)}) {
+    if (!panel.labels.empty()) panels.push_back(std::move(panel));
+  }
+  if (panels.empty()) {
+    throw Error("nothing to plot: no pattern has a path between all of its tokens");
+  }
+  return panels;
 }
 
 }  // namespace
 
 int pareto_width(const std::vector<PlottedPattern>& patterns) {
-  return kPanelWidth * panel_count(patterns) + static_cast<int>(kColorbox);
+  return kPanelWidth * static_cast<int>(make_panels(patterns).size()) + static_cast<int>(kColorbox);
 }
 
 std::string pareto_script(const std::vector<PlottedPattern>& patterns, const std::string& title) {
-  std::vector<Panel> panels(panel_count(patterns));
-  panels[0].y_label = "mean hops";
-  for (const PlottedPattern& pattern : patterns) add(panels[0], pattern, pattern.mean_hops);
-  if (panels.size() == 2) {
-    panels[1].y_label = "congestion";
-    for (const PlottedPattern& pattern : patterns) add(panels[1], pattern, pattern.congestion);
-  }
+  const std::vector<Panel> panels = make_panels(patterns);
   const double width = pareto_width(patterns);
   double least = INFINITY, most = 1;
   for (const PlottedPattern& pattern : patterns) {
@@ -165,10 +181,11 @@ std::string pareto_script(const std::vector<PlottedPattern>& patterns, const std
   std::string script =
       "set multiplot title " + gnuplot_string(title) +
       " noenhanced\nset logscale xy\n"
-      "set logscale cb\nset border 3\nset tics out nomirror\nset grid linecolor rgb '#e0e0e0'\n"
+      "set logscale cb\nset border 3\nset tics out nomirror\n"
+      "set grid linetype 1 linecolor rgb '#e0e0e0'\n"
       // Viridis: even in lightness and told apart without colour.
       "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#fde725')\n"
-      "set cblabel 'cache (tokens)'\nset cbrange [" +
+      "set cblabel 'cache (tokens)' offset 0.7,0\nset cbrange [" +
       number(least) + ":" + number(most) + "]\nset cbtics " + tics({least, most, 0, 1}) + "\n";
   for (size_t p = 0; p < panels.size(); ++p) {
     script += draw_panel(panels[p], static_cast<int>(p), width, p + 1 == panels.size());

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hopmix/analysis/gnuplot.h"
+#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
 
 namespace hopmix {
@@ -64,11 +65,29 @@ TEST(ParetoPlot, OnePanelWithoutCongestion) {
   EXPECT_EQ(pareto_script(points, "t").find("'congestion'"), std::string::npos);
 }
 
+TEST(ParetoPlot, WhatHasNoPathIsLeftOut) {
+  const PlottedPattern apart{"blocks(8)", 3.5, 7, std::nullopt, std::nullopt};
+  const PlottedPattern copies{"random(9,1)", 9, 60, std::nullopt, 1.8};
+  EXPECT_THROW(pareto_script({apart}, "t"), Error);
+  EXPECT_THROW(pareto_width({apart}), Error);
+  const std::string script = pareto_script({apart, copies}, "t");
+  EXPECT_EQ(pareto_width({apart, copies}), pareto_width({{"2^k", 9, 60, 4.5, std::nullopt}}));
+  EXPECT_EQ(script.find("mean hops"), std::string::npos);
+  EXPECT_EQ(script.find("blocks(8)"), std::string::npos);
+  EXPECT_NE(script.find("'congestion'"), std::string::npos);
+}
+
+// Five figures would push the name of the axis off the picture.
+TEST(ParetoPlot, LargeTicsAreShort) {
+  const std::string script =
+      pareto_script({{"window(1)", 1, 1, 33333, {}}, {"2^k", 18, 131072, 8.5, {}}}, "t");
+  EXPECT_NE(script.find("'5000' 5000, '10k' 10000, '20k' 20000"), std::string::npos) << script;
+}
+
 TEST(ParetoPlot, GnuplotDrawsIt) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "pareto.svg";
   std::vector<PlottedPattern> one = {{"2^k", 9, 512, 4.5, 1.0}};
-  std::vector<PlottedPattern> none = {{"blocks(8)", 3.5, 7, std::nullopt, std::nullopt}};
-  for (const auto& points : {crowd(), one, none}) {
+  for (const auto& points : {crowd(), one}) {
     plot(pareto_script(points, "it's 2^k"), file, pareto_width(points), kParetoHeight);
     const std::string svg = read_file(file);
     EXPECT_NE(svg.find("it's 2^k"), std::string::npos);

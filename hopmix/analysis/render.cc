@@ -1,6 +1,9 @@
 #include "hopmix/analysis/render.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
 
 #include "hopmix/analysis/cost.h"
 #include "hopmix/analysis/gnuplot.h"
@@ -95,6 +98,45 @@ std::string triangle_axes(int64_t n, const std::string& x_label) {
          " to -0.5,-0.5 behind fillcolor rgb '#ffffff' fillstyle solid noborder\n";
 }
 
+// Viridis, which is even in lightness and told apart without colour; reversed, so that far is dark.
+constexpr int kViridis[][3] = {{0xfd, 0xe7, 0x25},
+                               {0x5e, 0xc9, 0x62},
+                               {0x21, 0x91, 0x8c},
+                               {0x3b, 0x52, 0x8b},
+                               {0x44, 0x01, 0x54}};
+
+// `share` of the way through it, as #rrggbb.
+std::string viridis(double share) {
+  constexpr int kLast = std::size(kViridis) - 1;
+  const int stop = std::min(static_cast<int>(share * kLast), kLast - 1);
+  const double beyond = share * kLast - stop;
+  int color[3];
+  for (int part = 0; part < 3; ++part) {
+    color[part] = static_cast<int>(
+        std::lround(std::lerp(kViridis[stop][part], kViridis[stop + 1][part], beyond)));
+  }
+  char code[8];
+  std::snprintf(code, sizeof code, "#%02x%02x%02x", color[0], color[1], color[2]);
+  return code;
+}
+
+// The colours of 1 .. `largest` hops: a step each if they are few. (The steps of gnuplot's own
+// maxcolors do not agree with their cells when there are 2 or 3.)
+std::string hops_palette(int32_t largest) {
+  const bool few = largest <= kSteps;
+  const int32_t colors = few ? largest : static_cast<int32_t>(std::size(kViridis));
+  std::string stops;
+  for (int32_t c = 0; c < colors; ++c) {
+    const std::string color = " '" + viridis(colors > 1 ? c / (colors - 1.0) : 0) + "'";
+    stops += (c > 0 ? ", " : "") + text(c) + color;
+    if (few) stops += ", " + text(c + 1) + color;
+  }
+  const std::string end = text(largest);
+  return "set palette defined (" + stops + ")\n" +
+         (few ? "set cbrange [0.5:" + end + ".5]\nset cbtics 1\n"
+              : "set cbrange [1:" + end + "]\n");
+}
+
 // $cells (x, y, shade) as squares.
 std::string plot_cells(double half) {
   const std::string size = "(" + std::to_string(half) + ")";
@@ -157,7 +199,7 @@ std::string hops_script(const Pattern& pattern) {
   const int64_t n = pattern.size();
   const int64_t scale = std::max<int64_t>(1, (n + kSearched - 1) / kSearched);
   HopSearch search(pattern);
-  int32_t largest = 2;  // a palette of one colour is drawn as none
+  int32_t largest = 1;
   bool apart = false;
   std::string cells = "$cells << EOD\n-9 -9 0\n";
   for (int64_t i = 0; i < n; i += scale) {
@@ -174,15 +216,7 @@ std::string hops_script(const Pattern& pattern) {
   if (apart) heading += " (white: no path)";
   std::string script = cells + "EOD\nset title " + gnuplot_string(heading) + " noenhanced\n";
   script += triangle_axes(n, "token reached, j");
-  // Viridis: even in lightness and told apart without colour. Reversed, so that far is dark.
-  script +=
-      "set palette defined (0 '#fde725', 1 '#5ec962', 2 '#21918c', 3 '#3b528b', 4 '#440154')\n";
-  if (largest <= kSteps) {
-    script += "set palette maxcolors " + text(largest) + "\nset cbrange [0.5:" + text(largest) +
-              ".5]\nset cbtics 1\n";
-  } else {
-    script += "set cbrange [1:" + text(largest) + "]\n";
-  }
+  script += hops_palette(largest);
   return script + "set cblabel 'hops from i back to j'\n" +
          plot_cells(static_cast<double>(scale) / 2);
 }
@@ -206,7 +240,7 @@ std::string cache_script(const Pattern& pattern) {
   script += "set xrange [0:" + text(std::max<int64_t>(1, n)) + "]\nset yrange [0:" +
             text(std::max<int64_t>(1, spent.cache_peak + spent.cache_peak / 10 + 1)) + "]\n";
   script +=
-      "set border 3\nset tics out nomirror\nset grid ytics linecolor rgb '#d0d0d0'\n"
+      "set border 3\nset tics out nomirror\nset grid ytics linetype 1 linecolor rgb '#d0d0d0'\n"
       "set xlabel 'token'\nset ylabel 'tokens'\nset key bmargin center horizontal\nset bmargin 6\n";
   // Colours of Okabe and Ito, which colour-blind readers tell apart.
   return script +

@@ -137,6 +137,11 @@ TEST(Render, TheHeatMapHoldsTheHops) {
   EXPECT_NE(script.find("\n62 63 1\n"), std::string::npos);
   EXPECT_EQ(script.find("no path"), std::string::npos);
   EXPECT_EQ(script.find("one in"), std::string::npos);
+  // A colour for each number of hops, whose number stands in the middle of it.
+  EXPECT_NE(script.find("(0 '#fde725', 1 '#fde725', 1 '#7ecf56', 2 '#7ecf56', "), std::string::npos)
+      << script.substr(script.find("set palette"));
+  EXPECT_NE(script.find(", 5 '#440154', 6 '#440154')\nset cbrange [0.5:6.5]"), std::string::npos);
+  EXPECT_NE(hops_script(Pattern("dense", 8)).find("(0 '#fde725', 1 '#fde725')"), std::string::npos);
   const std::string coarse = hops_script(Pattern("blocks(8)", 1000));
   EXPECT_NE(coarse.find("one in 8 (white: no path)"), std::string::npos);
   EXPECT_EQ(coarse.find("\n0 8 "), std::string::npos);

@@ -7,21 +7,19 @@
 
 namespace hopmix {
 
-int64_t unreachable_pairs(const CopyProblem& problem) {
-  PathFinder finder(problem);
-  const std::vector<double> weight(problem.tokens(), 0.0);
-  int64_t count = 0;
-  for (int64_t c = 0; c < problem.inputs; ++c) count += std::isinf(finder.weigh(c, weight));
-  return count;
-}
-
-double distance_bound(const CopyProblem& problem) {
-  if (problem.inputs == 0) return 0;
+DistanceBound distance_bound(const CopyProblem& problem, const std::function<bool()>& progress) {
+  DistanceBound result;
+  if (problem.inputs == 0) return result;
   PathFinder finder(problem);
   const std::vector<double> weight(problem.tokens(), 1.0);
   double visits = 0;
-  for (int64_t c = 0; c < problem.inputs; ++c) visits += finder.weigh(c, weight);
-  return visits / static_cast<double>(problem.tokens());
+  for (int64_t c = 0; c < problem.inputs && (!progress || progress()); ++c) {
+    const double tokens = finder.weigh(c, weight);
+    result.unreachable += std::isinf(tokens);
+    visits += tokens;
+  }
+  result.bound = visits / static_cast<double>(problem.tokens());
+  return result;
 }
 
 double cut_bound(const CopyProblem& problem) {

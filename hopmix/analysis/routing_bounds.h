@@ -3,18 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "hopmix/analysis/routing.h"
 
 namespace hopmix {
 
-/// Pairs (c + n, c) that no path joins. O(reads * n).
-int64_t unreachable_pairs(const CopyProblem& problem);
+struct DistanceBound {
+  int64_t unreachable = 0;  // pairs (c + n, c) that no path joins
+  double bound = 0;         // infinite when there are any, 0 without inputs
+};
 
 /// (d + 1) / 2, d the mean over c of the hops from c + n to c (arXiv 2605.31367, proposition 4.7):
-/// n paths of d + 1 tokens each on average, over 2n tokens. Infinite when a pair is unreachable, 0
-/// without inputs. O(reads * n).
-double distance_bound(const CopyProblem& problem);
+/// n paths of d + 1 tokens each on average, over 2n tokens. O(reads * n); `progress` before each
+/// pair, and false stops: then it is of the pairs so far, and of no use.
+DistanceBound distance_bound(const CopyProblem& problem,
+                             const std::function<bool()>& progress = {});
 
 /// The largest over cuts t, between tokens t and t + 1, of must(t) / carriers(t), the live cache.
 /// carriers(t): the tokens j, t - n < j <= t, that some token i, t < i <= t + n, reads. must(t):

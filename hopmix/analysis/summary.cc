@@ -111,11 +111,9 @@ Summary summarize(const std::string& spec, int64_t n, const SummaryOptions& opti
   }
   if (!options.congestion || !go_on("congestion")) return summary;
   CongestionOptions routing = options.routing;
-  if (n > kRoutedTokens) {
-    routing.max_rounds = 0;
-    routing.integral = false;
-  }
+  routing.fractional = n <= kRoutedTokens;
   routing.progress = [&](const CongestionProgress& progress) {
+    if (progress.round == 0) return go_on("congestion, distances");
     char text[120];
     std::snprintf(text, sizeof text, "congestion, %s routing, round %lld, %.3f .. %.3f",
                   progress.integral ? "integral" : "fractional",

@@ -100,6 +100,27 @@ TEST(CompareCommand, DrawsThePicture) {
   std::filesystem::remove(file);
 }
 
+TEST(CompareCommand, APictureThatCannotBeDrawnLeavesTheTable) {
+  CLI::App app;
+  add_compare(app);
+  testing::internal::CaptureStdout();
+  EXPECT_THROW(app.parse("compare 2^k -n 32 --plot p.gif"), Error);
+  std::fflush(stdout);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("2^k"), std::string::npos);
+  EXPECT_EQ(error(add_compare, {"compare", "blocks(2)", "-n", "8", "--plot", "p.svg"}),
+            "nothing to plot: no pattern has a path between all of its tokens");
+}
+
+// Past 4096 tokens.
+TEST(CompareCommand, ManyTokensHaveBoundsAlone) {
+  const ordered_json routing = ordered_json::parse(
+      run(add_compare, {"compare", "cached(2^k)", "-n", "4098", "--json"}))[0]["congestion"];
+  EXPECT_GT(routing["cut"], routing["lower"]);
+  EXPECT_EQ(routing["proven"], routing["cut"]);
+  EXPECT_TRUE(routing["fractional"].is_null());
+  EXPECT_TRUE(routing["upper"].is_null());
+}
+
 TEST(CompareCommand, BadInputIsAnError) {
   EXPECT_EQ(error(add_compare, {"compare", "2^k", "window(0)", "-n", "8"}),
             "pattern 'window(0)': argument at character 8: 0 must be at least 1");

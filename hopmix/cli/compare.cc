@@ -174,7 +174,6 @@ void run_compare(const Options& options) {
       summaries.push_back(std::move(summary));
     }
   }
-  if (!options.plot.empty() && !stopped) draw(summaries, options);
   if (options.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Summary& summary : summaries) list.push_back(to_json(summary));
@@ -186,6 +185,8 @@ void run_compare(const Options& options) {
     std::fprintf(stderr, "stopped: %zu of %zu patterns\n", summaries.size(), options.specs.size());
     throw CLI::RuntimeError(kInterrupted);
   }
+  // Last: what was computed is not lost with a picture that cannot be drawn.
+  if (!options.plot.empty()) draw(summaries, options);
 }
 
 }  // namespace

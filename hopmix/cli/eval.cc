@@ -43,7 +43,7 @@ void add_eval(CLI::App& app) {
       "Examples:\n"
       "  hopmix eval runs/multi_hop\n"
       "  hopmix eval runs/multi_hop --set train.eval_batches=100 --json\n"
-      "  hopmix eval runs/multi_hop --set task.hops=1 --set seed=7");
+      "  hopmix eval runs/multi_hop --set seed=7");
   command->callback([options] { run_eval(*options); });
 }
 

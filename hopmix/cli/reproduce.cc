@@ -32,7 +32,7 @@ struct Options {
   int64_t seeds = 1, jobs = 1;
   std::vector<std::string> settings;
   std::string runs = "runs", results = "results";
-  bool json = false, list = false, no_plot = false;
+  bool json = false, no_plot = false;
 };
 
 // Beside the working directory first, so that a checkout's own files win over the ones it was built
@@ -95,7 +95,8 @@ class LiveTable {
   void draw(const std::string& text) {
     if (!terminal_) return;
     if (lines_ > 0) std::fprintf(stderr, "\033[%dA\033[J", lines_);
-    std::fputs(text.c_str(), stderr);
+    // Wrapping is off: a line that took two would not be drawn over.
+    std::fprintf(stderr, "\033[?7l%s\033[?7h", text.c_str());
     lines_ = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
   }
 
@@ -183,6 +184,9 @@ void reproduce_sweep(const Options& options) {
   for (const std::string& setting : settings) {
     if (setting.starts_with("seed="))
       throw Error("--set " + setting + ": seeds are counted by --seeds");
+    if (setting.starts_with("threads="))
+      throw Error("--set " + setting +
+                  ": a run has one thread; --jobs says how many run at a time");
   }
   // One thread a run: processes share the machine, and a cell's numbers repeat.
   settings.push_back("threads=1");
@@ -207,12 +211,14 @@ void reproduce_sweep(const Options& options) {
   }
 }
 
-void run_reproduce(const Options& options) {
-  if (options.name == kPropositions) {
-    reproduce_propositions(options.json);
-  } else {
-    reproduce_sweep(options);
+void run_reproduce(const CLI::App& command, const Options& options) {
+  if (options.name != kPropositions) return reproduce_sweep(options);
+  for (const char* option : {"--seeds", "--jobs", "--set", "--runs", "--results", "--no-plot"}) {
+    if (command.count(option) > 0) {
+      throw Error(std::string(option) + " has no meaning for propositions: nothing is trained");
+    }
   }
+  reproduce_propositions(options.json);
 }
 
 }  // namespace
@@ -249,7 +255,7 @@ void add_reproduce(CLI::App& app) {
       "  hopmix reproduce table1 --seeds 3 --jobs 8\n"
       "  hopmix reproduce propositions\n"
       "  hopmix reproduce demo --set train.steps=50 --runs /tmp/try --results /tmp/try");
-  command->callback([options] { run_reproduce(*options); });
+  command->callback([command, options] { run_reproduce(*command, *options); });
 }
 
 }  // namespace hopmix::cli

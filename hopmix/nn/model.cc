@@ -100,6 +100,9 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
   config.mlp = table.get_at_least("mlp", config.mlp, 0);
   if (config.positions == "learned") {
     config.max_length = table.get_at_least("max_length", length, 1);
+  } else if (table.has("max_length")) {
+    throw table.bad("max_length",
+                    "is for learned positions alone, here they are " + config.positions);
   }
 
   BlockDefaults defaults;

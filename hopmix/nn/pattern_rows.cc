@@ -1,13 +1,33 @@
 #include "hopmix/nn/pattern_rows.h"
 
+#include "hopmix/pattern/pattern.h"
+
 namespace hopmix::nn {
+namespace {
+
+// Whether the pattern's index list stays within kLargestList; does not count further than that.
+bool list_is_small(const Pattern& pattern) {
+  constexpr int64_t kPerRow = sizeof(int64_t), kPerRead = sizeof(int32_t);
+  int64_t bytes = kPerRow * (pattern.size() + 1);
+  std::vector<int32_t> cols;
+  for (int64_t i = 0; i < pattern.size() && bytes <= PatternRows::kLargestList; ++i) {
+    pattern.row(i, cols);
+    bytes += kPerRead * static_cast<int64_t>(cols.size());
+  }
+  return bytes <= PatternRows::kLargestList;
+}
+
+}  // namespace
 
 ops::PatternArg PatternRows::at(int64_t length) {
-  if (length > kLongestList) return spec_;
   if (length != length_) {
-    std::tie(row_ptr_, cols_) = ops::pattern(spec_, length);
+    row_ptr_ = cols_ = Tensor();
+    if (list_is_small(Pattern(spec_, length))) {
+      std::tie(row_ptr_, cols_) = ops::pattern(spec_, length);
+    }
     length_ = length;
   }
+  if (!row_ptr_.defined()) return spec_;
   return {row_ptr_, cols_};
 }
 

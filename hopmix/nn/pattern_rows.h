@@ -8,15 +8,15 @@
 
 namespace hopmix::nn {
 
-/// Hands out index lists for short sequences (written once, read by every head and batch) and the
-/// spec itself for long ones, where the list would outweigh the data.
+/// Hands out index lists while they are small (written once, read by every head and batch), else
+/// the spec itself: `dense` on 16,384 tokens would be a list of half a GB in every layer.
 class PatternRows {
  public:
-  static constexpr int64_t kLongestList = 16384;
+  static constexpr int64_t kLargestList = int64_t{1} << 24;  // bytes
 
   explicit PatternRows(std::string spec) : spec_(std::move(spec)) {}
 
-  /// Rows for sequences of `length` tokens. Throws (c10::ValueError) on a malformed spec.
+  /// Rows for sequences of `length` tokens. Throws Error on a malformed spec.
   ops::PatternArg at(int64_t length);
 
  private:

@@ -19,7 +19,8 @@
 namespace hopmix::ops {
 
 /// Checks shapes, dtypes and devices of one call, and so knows its sizes. What only the content of
-/// index tensors can tell is left to BoundCall, because a meta tensor has none.
+/// index tensors can tell is left to bind_sequences and BoundPattern, because a meta tensor has
+/// none.
 class Arguments {
  public:
   /// `op` without the namespace, as the errors name it.
@@ -45,7 +46,6 @@ class Arguments {
   /// The given scale, which must be finite, or 1/sqrt(DK).
   double scale(std::optional<double> scale) const;
 
-  const c10::SymInt& operator[](const char* dim) const { return sizes_.at(dim); }
   int64_t size(const char* dim) const { return sizes_.at(dim).expect_int(); }
   const std::string& op() const { return op_; }
 

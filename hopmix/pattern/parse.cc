@@ -206,18 +206,25 @@ class Parser {
     return f;
   }
 
+  [[noreturn]] void cached_needs_offsets(size_t begin, size_t end) const {
+    fail(begin, quote(text_.substr(begin, end - begin)),
+         " must be an expression in k, offsets(...), fib or nlogn: cached needs offsets");
+  }
+
   Term cached() {
     const std::string why = "the form is cached(P)";
+    const size_t name = at_ - std::string_view("cached").size();
+    // Refused here, not once it is parsed: a spec that nests without end must not use up the stack.
+    if (in_cached_) cached_needs_offsets(name, find_outside(text_, name, "|,)"));
     expect('(', why);
     const size_t begin = at_;
+    in_cached_ = true;
     std::vector<Term> terms = pattern();
+    in_cached_ = false;
     const std::string inner = quote(text_.substr(begin, at_ - begin));
     if (!at_char(')')) unexpected(why);
     auto* f = terms.size() == 1 ? std::get_if<Offsets>(&terms.front()) : nullptr;
-    if (!f) {
-      fail(begin, inner,
-           " must be an expression in k, offsets(...), fib or nlogn: cached needs offsets");
-    }
+    if (!f) cached_needs_offsets(begin, at_);
     if (f->first != 1) fail(begin, inner, " must have f(0) = 1 for cached");
     ++at_;
     std::vector<int64_t> spacing = cached_spacing(f->values);
@@ -300,6 +307,7 @@ class Parser {
   const std::string& text_;
   const int64_t n_;
   size_t at_ = 0;
+  bool in_cached_ = false;
 };
 
 }  // namespace

@@ -76,6 +76,9 @@ const Bad kBad[] = {
     {"cached(cached(2^k))",
      "'cached(2^k)' at character 8 must be an expression in k, offsets(...), fib or nlogn: cached "
      "needs offsets"},
+    {"cached(fib|cached(2^k))",
+     "'cached(2^k)' at character 12 must be an expression in k, offsets(...), fib or nlogn: cached "
+     "needs offsets"},
     {"cached(k+2)", "'k+2' at character 8 must have f(0) = 1 for cached"},
     {"cached(offsets(2,3))", "'offsets(2,3)' at character 8 must have f(0) = 1 for cached"},
     {"2^^k", "expression at character 3: unexpected operator '^'"},

@@ -29,9 +29,9 @@ int64_t read_step(const path& run) {
   }
 }
 
-// Reads a tensor file that must stand at `step`. A writer that was stopped after its commit left
-// the file under its other name.
-SafetensorsFile read_at_step(const path& file, int64_t step) {
+// Reads a tensor file that must stand at `step`. A writer between its commit and its renames, or
+// stopped there, has it under its other name; `finish` does the rename in its stead.
+SafetensorsFile read_at_step(const path& file, int64_t step, bool finish) {
   const std::string wanted = std::to_string(step);
   const auto stands = [&](const SafetensorsFile& read) {
     const auto found = read.metadata.find("step");
@@ -46,7 +46,7 @@ SafetensorsFile read_at_step(const path& file, int64_t step) {
       whole = false;
     }
     if (whole && stands(read)) {
-      std::filesystem::rename(next_of(file), file);
+      if (finish) std::filesystem::rename(next_of(file), file);
       return read;
     }
   }
@@ -97,14 +97,22 @@ void save_checkpoint(const path& run, const nn::LanguageModel& model,
 }
 
 int64_t load_weights(const path& run, nn::LanguageModel& model) {
-  const int64_t step = read_step(run);
-  copy_weights(read_at_step(run / kModel, step), run / kModel, model);
-  return step;
+  for (;;) {
+    const int64_t step = read_step(run);
+    try {
+      copy_weights(read_at_step(run / kModel, step, /*finish=*/false), run / kModel, model);
+      return step;
+    } catch (const Error&) {
+      if (read_step(run) == step) throw;  // else the trainer saved meanwhile
+    }
+  }
 }
 
 int64_t load_checkpoint(const path& run, nn::LanguageModel& model, torch::optim::AdamW& optimizer) {
-  const int64_t step = load_weights(run, model);
-  load_optimizer_state(read_at_step(run / kOptimizer, step).tensors, step, model, optimizer);
+  const int64_t step = read_step(run);
+  copy_weights(read_at_step(run / kModel, step, /*finish=*/true), run / kModel, model);
+  const SafetensorsFile moments = read_at_step(run / kOptimizer, step, /*finish=*/true);
+  load_optimizer_state(moments.tensors, step, model, optimizer);
   return step;
 }
 

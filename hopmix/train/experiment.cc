@@ -8,6 +8,8 @@
 namespace hopmix::train {
 namespace {
 
+constexpr int64_t kMostThreads = 1024;  // far more, and OpenMP ends the process for want of memory
+
 TrainConfig read_train(config::Table table) {
   TrainConfig c;
   c.steps = table.get_at_least("steps", c.steps, 1);
@@ -46,6 +48,9 @@ Experiment make_experiment(toml::table document) {
   config::Table root(e.config);
   e.seed = root.get_at_least("seed", 0, 0);
   e.threads = root.get_at_least("threads", 0, 0);
+  if (e.threads > kMostThreads) {
+    throw root.bad("threads", "must be at most " + std::to_string(kMostThreads));
+  }
   if (root.get("device", "cpu") != "cpu")
     throw root.bad("device", "must be cpu; no other backend is built");
   config::Table task = root.table("task");

@@ -15,7 +15,9 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t step) : path
     std::istringstream lines(read_file(path));
     for (std::string line; std::getline(lines, line);) {
       const nlohmann::json read = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!read.is_object() || read.value("step", step + 1) > step || read.contains("eval")) break;
+      if (!read.is_object() || read.contains("eval")) break;
+      const nlohmann::json at = read.value("step", nlohmann::json());
+      if (!at.is_number_integer() || at > step) break;
       kept += line + "\n";
     }
   }

@@ -32,10 +32,9 @@ void flatten(const toml::node& node, const std::string& name,
   }
 }
 
-// Whether `run` is as good as absent: a kill while its first file was written left it so.
+// Whether the directory `run` is as good as empty: a kill while its first file was written left it
+// so.
 bool is_new(const path& run) {
-  if (!std::filesystem::exists(run)) return true;
-  if (!std::filesystem::is_directory(run)) return false;
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
     if (entry.path().filename() != "config.toml.tmp") return false;
   }
@@ -44,8 +43,7 @@ bool is_new(const path& run) {
 
 }  // namespace
 
-RunLock::RunLock(const path& run)
-    : fd_(::open((run / "config.toml").c_str(), O_RDONLY | O_CLOEXEC)) {
+RunLock::RunLock(const path& run) : fd_(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
   if (fd_ >= 0) ::close(fd_);
   throw Error("'" + run.string() + "' is in use: another process is training it");
@@ -57,12 +55,13 @@ RunLock::~RunLock() {
 
 RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   const path config = run / "config.toml";
+  std::error_code error;
+  std::filesystem::create_directories(run, error);
+  if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
+  RunLock lock(run);  // before the look inside: of two processes that make a run, one does
   if (is_new(run)) {
-    std::error_code error;
-    std::filesystem::create_directories(run, error);
-    if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
     write_file(config, config::to_string(resolved));
-    return RunLock(run);
+    return lock;
   }
   if (!resume) {
     throw Error("'" + run.string() +
@@ -71,7 +70,7 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   const std::string difference =
       first_difference(config::parse_file(config), resolved, config.string(), "this config");
   if (!difference.empty()) throw Error("cannot resume, the config differs: " + difference);
-  return RunLock(run);
+  return lock;
 }
 
 std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,

@@ -23,8 +23,8 @@ class RunLock {
   int fd_;
 };
 
-/// Makes the run directory with its config.toml, or checks that the one there is of this resolved
-/// config and may be gone on with; then locks it. Throws Error.
+/// Locks the run directory, then makes its config.toml, or checks that the one there is of this
+/// resolved config and may be gone on with. Throws Error.
 RunLock open_run(const std::filesystem::path& run, const toml::table& resolved, bool resume);
 
 /// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if there is none.

@@ -3,10 +3,8 @@
 //
 //   title, note        shown above and below the table
 //   [base]             a config without task and blocks
-//   [[columns]]        name, title, task = {...}; slice = the slice that counts (all of them if
-//   absent); set = ["key=value"]
-//   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}; set =
-//   ["key=value"]
+//   [[columns]]        name, title, task = {...}; slice (all count if absent), set = ["key=value"]
+//   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}, set
 #pragma once
 
 #include <filesystem>
@@ -73,8 +71,8 @@ using Table = std::vector<std::vector<std::vector<double>>>;
 Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
               const std::vector<nlohmann::json>& results);
 
-/// The table as JSON: title, seeds, base config, and for each row and column the accuracies by
-/// seed, mean, deviation, the paper's figure, slices.
+/// The table as JSON: for each row and column the accuracies by seed, mean, deviation and the
+/// paper's figure, the final score of every run, and the first row's config for each task.
 nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
                        const std::vector<nlohmann::json>& results);
 

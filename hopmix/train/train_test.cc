@@ -9,6 +9,7 @@
 
 #include "hopmix/base/files.h"
 #include "hopmix/train/checkpoint.h"
+#include "hopmix/train/metrics.h"
 #include "hopmix/train/optimizer.h"
 #include "hopmix/train/run_directory.h"
 #include "hopmix/train/safetensors.h"
@@ -209,6 +210,9 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
     fs::create_directories(run);
     for (const auto& [name, bytes] : moments[i].files) write_file(run / name, bytes);
     Experiment fresh = experiment({"train.steps=10"});
+    // Who only looks finds the same step, and moves nothing from under the writer.
+    EXPECT_EQ(load_weights(run, *fresh.model), moments[i].step) << "moment " << i;
+    for (const auto& [name, bytes] : moments[i].files) EXPECT_EQ(read_file(run / name), bytes);
     const auto fresh_optimizer = make_optimizer(*fresh.model, fresh.train);
     EXPECT_EQ(load_checkpoint(run, *fresh.model, *fresh_optimizer), moments[i].step)
         << "moment " << i;
@@ -269,10 +273,34 @@ TEST_F(TrainTest, OneProcessTrainsARunAtATime) {
   const auto resume = [&] { train(e, run, true, true); };
   {
     const RunLock other(run);
-    EXPECT_EQ(error_of(resume),
-              "'" + run.string() + "' is in use: another process is training it");
+    EXPECT_EQ(error_of(resume), "'" + run.string() + "' is in use: another process is training it");
   }
   EXPECT_EQ(error_of(resume), "");
+}
+
+TEST_F(TrainTest, MetricsAreKeptUpToTheStepOrTheFirstDamage) {
+  const fs::path file = root_ / "metrics.jsonl";
+  const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n";
+  for (const char* rest :
+       {"{\"step\":3}\n", "{\"step\":\"2\"}\n", "{\"step\":null}\n", "{\"loss\":2}\n",
+        "{\"step\":2,\"eval\":{}}\n", "[2]\n", "{\"step\":2", ""}) {
+    write_file(file, one + two + rest);
+    EXPECT_EQ(error_of([&] { MetricsFile(file, 2).write({{"step", 3}}); }), "") << rest;
+    EXPECT_EQ(read_file(file), one + two + "{\"step\":3}\n") << rest;
+  }
+}
+
+TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
+  const fs::path run = root_ / "run";
+  fs::create_directories(run);  // what both do first
+  Experiment e = experiment({"train.steps=2"});
+  {
+    const RunLock other(run);
+    EXPECT_EQ(error_of([&] { train(e, run, false, true); }),
+              "'" + run.string() + "' is in use: another process is training it");
+    EXPECT_TRUE(fs::is_empty(run));
+  }
+  EXPECT_EQ(error_of([&] { train(e, run, false, true); }), "");
 }
 
 TEST_F(TrainTest, DecayTouchesMatricesOnly) {

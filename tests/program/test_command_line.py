@@ -83,6 +83,12 @@ def test_mixers_as_json_names_every_mixer():
         ("steps = 12", "lr = inf", "train.lr = inf: must be finite"),
         ("steps = 12", "lr = nan", "train.lr = nan: must be above 0"),
         ("steps = 12", "lr = true", "train.lr = true: must be a number"),
+        ("threads = 1", "threads = 4294967297", "threads = 4294967297: must be at most 1024"),
+        (
+            "[model]",
+            '[model]\npositions = "rope"\nmax_length = 9',
+            "model.max_length = 9: is for learned positions alone, here they are rope",
+        ),
         ("seed = 3", "seed = { a = 1 }", "seed = { a = 1 }: must be an integer"),
         ("seed = 3", 'seed = """\n3\n4"""', "seed = '''3 4''': must be an integer"),
         ("[model]\nwidth = 16", "[model]\nwidth = 15", "model.blocks.0: heads = 4: must divide the width, 15"),

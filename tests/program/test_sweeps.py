@@ -1,14 +1,19 @@
 """`hopmix reproduce`: a table of runs, trained once, stopped and gone on with, and whose failures are named."""
 
+import fcntl
 import json
 import math
 import os
+import pty
 import re
 import signal
+import struct
+import subprocess
+import termios
 from pathlib import Path
 
 import pytest
-from program import PATIENCE, contents, hopmix, lines, metrics, names, refuse, start, succeed, wait_until
+from program import ENVIRONMENT, HOPMIX, PATIENCE, contents, hopmix, lines, metrics, names, refuse, start, succeed, wait_until
 
 SWEEP = """\
 title = "Two by two"
@@ -82,6 +87,22 @@ def test_reproduce_fills_a_table_once():
     assert contents("runs") == before
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["sweep.toml", "--set", "seed=1"], "--set seed=1: seeds are counted by --seeds"),
+        (
+            ["sweep.toml", "--set", "threads=2"],
+            "--set threads=2: a run has one thread; --jobs says how many run at a time",
+        ),
+        (["propositions", "--seeds", "2"], "--seeds has no meaning for propositions: nothing is trained"),
+        (["propositions", "--no-plot"], "--no-plot has no meaning for propositions: nothing is trained"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(arguments, message):
+    assert refuse("reproduce", *arguments) == message
+
+
 def test_a_cell_that_cannot_be_is_named_before_anything_is_trained():
     Path("sweep.toml").write_text(SWEEP.replace('"2^k" }]', '"2^" }]'))
     assert refuse("reproduce", "sweep.toml") == (
@@ -106,6 +127,56 @@ def test_a_cell_that_fails_is_named():
 def test_a_place_that_cannot_be_written():
     message = refuse("reproduce", "sweep.toml", "--runs", "tiny.toml")
     assert message == "'tiny.toml/sweep/copy/attention': Not a directory"
+
+
+def screen(written, width):
+    """The lines that a terminal shows after `written`."""
+    rows, row, column, wraps = [""], 0, 0, True
+    for token in re.findall(r"\x1b\[\??\d*[A-Za-z]|[\s\S]", written):
+        if token in ("\x1b[?7l", "\x1b[?7h"):
+            wraps = token.endswith("h")
+        elif token == "\x1b[J":
+            rows = [*rows[:row], rows[row][:column]]
+        elif token.startswith("\x1b"):
+            assert token.endswith("A"), token
+            row -= int(token[2:-1])
+        elif token == "\r":
+            column = 0
+        else:
+            if token == "\n" or (column == width and wraps):
+                row, column = row + 1, column if token == "\n" else 0
+                rows += [""] * (row + 1 - len(rows))
+            if token != "\n":
+                column = min(column, width - 1)
+                rows[row] = rows[row][:column].ljust(column) + token + rows[row][column + 1 :]
+                column += 1
+    return rows
+
+
+def test_the_live_table_leaves_no_trace_on_a_narrow_terminal():
+    ours, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    process = subprocess.Popen(
+        [HOPMIX, "reproduce", "sweep.toml", "--no-plot"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    os.close(terminal)
+    written = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            written += piece
+    except OSError:  # how Linux tells the end of a terminal
+        pass
+    os.close(ours)
+    stdout, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    drawn = written.decode()
+    assert drawn.count("Two by two") > 1, "drawn once only"
+    assert max(map(len, stdout.splitlines())) > 40, "nothing here is too wide"
+    assert screen(drawn, 40) == [""]
 
 
 def children(process):

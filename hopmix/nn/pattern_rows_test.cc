@@ -1,0 +1,39 @@
+#include "hopmix/nn/pattern_rows.h"
+
+#include <gtest/gtest.h>
+
+#include "hopmix/base/error.h"
+
+namespace hopmix::nn {
+namespace {
+
+TEST(PatternRows, ListsWhatIsSmallAndNamesTheRest) {
+  PatternRows dense("dense"), powers("2^k");
+  const ops::PatternArg few = dense.at(4);
+  EXPECT_TRUE(torch::equal(few.row_ptr, torch::tensor({0, 0, 1, 3, 6}, torch::kInt64)));
+  EXPECT_TRUE(torch::equal(few.cols, torch::tensor({0, 0, 1, 0, 1, 2}, torch::kInt32)));
+  EXPECT_TRUE(powers.at(16384).row_ptr.defined());
+
+  // Half a GB as a list.
+  const ops::PatternArg many = dense.at(16384);
+  EXPECT_FALSE(many.row_ptr.defined());
+  EXPECT_EQ(many.spec, "dense");
+  EXPECT_FALSE(powers.at(int64_t{1} << 30).row_ptr.defined());
+
+  EXPECT_EQ(dense.at(4).row_ptr.numel(), 5) << "a short text after a long one";
+  EXPECT_EQ(dense.at(0).row_ptr.numel(), 1);
+}
+
+TEST(PatternRows, AListFitsItsLimitToTheByte) {
+  // 8 bytes a row and one more, 4 a read.
+  int64_t longest = 0;
+  while (8 * (longest + 2) + 2 * longest * (longest + 1) <= PatternRows::kLargestList) ++longest;
+  PatternRows dense("dense");
+  EXPECT_TRUE(dense.at(longest).row_ptr.defined());
+  EXPECT_FALSE(dense.at(longest + 1).row_ptr.defined());
+}
+
+TEST(PatternRows, AMalformedSpecIsAnError) { EXPECT_THROW(PatternRows("2^").at(4), Error); }
+
+}  // namespace
+}  // namespace hopmix::nn
