@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "hopmix/base/error.h"
+#include "hopmix/base/testing.h"
 
 namespace hopmix {
 namespace {
@@ -65,19 +65,11 @@ TEST_F(FilesTest, AWriterThatThrowsLeavesTheOldFile) {
 }
 
 TEST_F(FilesTest, ErrorsNameThePathAndTheReason) {
-  const auto message = [](const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(message([] { write_file("/nowhere/x", "a"); }),
+  EXPECT_EQ(error_of([] { write_file("/nowhere/x", "a"); }),
             "cannot write '/nowhere/x': No such file or directory");
-  EXPECT_EQ(message([] { read_file("/nowhere/x"); }),
+  EXPECT_EQ(error_of([] { read_file("/nowhere/x"); }),
             "cannot read '/nowhere/x': No such file or directory");
-  EXPECT_EQ(message([&] { read_file(root_); }),
+  EXPECT_EQ(error_of([&] { read_file(root_); }),
             "cannot read '" + root_.string() + "': Is a directory");
 }
 

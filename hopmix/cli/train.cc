@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hopmix/base/status_line.h"
+#include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/score_table.h"
@@ -60,6 +61,17 @@ void run_train(const Options& options) {
   }
 }
 
+// "  copy              the symbols ... (symbols, m)" for each task.
+std::string task_list() {
+  std::vector<std::vector<std::string>> rows;
+  for (const tasks::TaskInfo& task : tasks::tasks()) {
+    std::string keys;
+    for (const tasks::TaskKey& key : task.keys) keys += (keys.empty() ? "" : ", ") + key.name;
+    rows.push_back({"  " + task.name, task.description, keys});
+  }
+  return text_table({"Tasks", "", "keys"}, rows, {true, true, true});
+}
+
 }  // namespace
 
 void add_train(CLI::App& app) {
@@ -76,8 +88,11 @@ void add_train(CLI::App& app) {
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->add_flag("--json", options->json, "Print the final score as JSON");
   command->footer(
-      "The run directory gets config.toml (as resolved), metrics.jsonl, model.safetensors,\n"
-      "optimizer.safetensors and state.json. Ctrl-C saves and stops.\n\n"
+      std::string(
+          "The run directory gets config.toml (as resolved), metrics.jsonl, model.safetensors,\n"
+          "optimizer.safetensors and state.json. Ctrl-C saves and stops.\n\n") +
+      task_list() +
+      "\nMixers: see `hopmix mixers`.\n\n"
       "Examples:\n"
       "  hopmix train configs/copy.toml\n"
       "  hopmix train configs/copy.toml --set model.blocks.0.pattern='cached(2^k)' --out "

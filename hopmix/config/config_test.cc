@@ -2,17 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "hopmix/base/testing.h"
+
 namespace hopmix::config {
 namespace {
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Config, DefaultsAreWrittenBack) {
   toml::table document = parse("a = 1", "test");

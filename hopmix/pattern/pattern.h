@@ -35,8 +35,9 @@ class Pattern {
   void row(int64_t i, std::vector<int32_t>& cols) const;
 
   /// Whether row(i + 1) is always a subset of row(i) and {i}: then the live cache after token i is
-  /// exactly row(i + 1). True of dense, window, global, blocks, fenwick, cached and unions of them. Holds
-  /// for every n, not this one alone: never true of bare offsets, which a larger n may add to.
+  /// exactly row(i + 1). True of dense, window, global, blocks, fenwick, cached and unions of them.
+  /// Holds for every n, not this one alone: never true of bare offsets, which a larger n may add
+  /// to.
   bool inherits() const;
 
   /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these): the offsets

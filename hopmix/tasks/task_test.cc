@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "hopmix/base/testing.h"
 #include "hopmix/tasks/copy.h"
 #include "hopmix/tasks/recall.h"
 #include "hopmix/tasks/rng.h"
@@ -13,15 +14,6 @@
 
 namespace hopmix::tasks {
 namespace {
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Task task_of(const std::string& toml) {
   toml::table document = config::parse(toml, "test");

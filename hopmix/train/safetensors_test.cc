@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include "hopmix/base/testing.h"
 #include "hopmix/nn/torch.h"
 
 #include <cmath>
@@ -53,15 +54,6 @@ class Safetensors : public testing::Test {
  private:
   fs::path folder_;
 };
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // Dtype, shape and every byte: NaNs and negative zeros count.
 void expect_same(const at::Tensor& a, const at::Tensor& b) {
@@ -419,7 +411,7 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
   EXPECT_NE(error_of([&] {
               write_safetensors(path(), {{"a", torch::ones({2})}, {"b", at::Tensor()}});
             }),
-            "no error");
+            "");
   EXPECT_EQ(read_file(path()), old);
 
   // A full disk: the temporary file is the device that is always full.
@@ -449,7 +441,7 @@ TEST_F(Safetensors, ReadingWhatIsNotAFile) {
             "cannot read '" + path("none").string() + "': No such file or directory");
   EXPECT_EQ(error_of([&] { read_safetensors(path("")); }),
             "cannot read '" + path("").string() + "': Is a directory");
-  EXPECT_NE(error_of([&] { read_safetensors("/dev/zero"); }), "no error");
+  EXPECT_NE(error_of([&] { read_safetensors("/dev/zero"); }), "");
 }
 
 }  // namespace

@@ -19,6 +19,16 @@ std::string folder_name(const std::string& name) {
   return folder;
 }
 
+// Seeds are counted by --seeds, and a run has one thread.
+void check_settings(const std::vector<std::string>& settings, const std::string& where) {
+  for (const std::string& setting : settings) {
+    if (setting.starts_with("seed=") || setting.starts_with("threads=")) {
+      throw Error(where + " = '" + setting +
+                  "': seeds come from --seeds, and a run has one thread");
+    }
+  }
+}
+
 SweepColumn read_column(config::Table table) {
   SweepColumn column;
   column.name = table.require("name");
@@ -26,6 +36,7 @@ SweepColumn read_column(config::Table table) {
   if (table.has("slice")) column.slice = table.get_at_least("slice", 0, 0);
   column.task = table.table("task").node();
   column.settings = table.strings("set");
+  check_settings(column.settings, table.name("set"));
   table.finish();
   return column;
 }
@@ -37,6 +48,7 @@ SweepRow read_row(config::Table table, const std::vector<SweepColumn>& columns) 
   row.cache = table.get("cache", "");
   for (const config::Table& block : table.tables("blocks")) row.blocks.push_back(block.node());
   row.settings = table.strings("set");
+  check_settings(row.settings, table.name("set"));
   if (table.has("paper")) {
     config::Table paper = table.table("paper");
     for (const SweepColumn& column : columns) {

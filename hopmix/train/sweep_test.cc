@@ -118,6 +118,8 @@ TEST_F(SweepTest, MistakesNameTheKey) {
             "unknown key 'columns.1.slce'; did you mean 'slice'?");
   EXPECT_EQ(message(kText, "\"attention\"\n", "\"2+k\"\n"),
             "rows '2^k' and '2+k' share the folder '2_k': give one another name");
+  EXPECT_EQ(message(kText, "train.lr=0.1", "seed=4"),
+            "rows.1.set = 'seed=4': seeds come from --seeds, and a run has one thread");
   EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"),
             "unknown key 'bse'; did you mean 'base'?");
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "hopmix/base/files.h"
+#include "hopmix/base/testing.h"
 #include "hopmix/train/checkpoint.h"
 #include "hopmix/train/metrics.h"
 #include "hopmix/train/optimizer.h"
@@ -63,15 +64,6 @@ eval_batches = 2
         result[read["step"]] = read["loss"].dump() + " " + read["grad_norm"].dump();
     }
     return result;
-  }
-
-  static std::string error_of(const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
   }
 
   fs::path root_;

@@ -1,0 +1,110 @@
+"""The operators as PyTorch traces them: gradcheck, opcheck, compile, meta."""
+
+import pytest
+import torch
+
+from operators import NAMES, arguments, call, inputs, ops, rand, with_gradients
+
+
+INPUTS = {"glr": 4, "glr_attention": 6, "sparse_attention": 3}
+GRADCHECKS = [(n, "all", form) for n in NAMES for form in ("list", "spec", "packed")]
+GRADCHECKS += [(n, which, "spec") for n in NAMES for which in range(INPUTS[n])]
+
+
+@pytest.mark.parametrize("name,which,form", GRADCHECKS)
+def test_gradcheck(name, which, form):
+    lengths = [4, 0, 5] if form == "packed" else None
+    kwargs = {"cu_seqlens": torch.tensor([0, 4, 4, 9])} if form == "packed" else {}
+    tensors = inputs(name, B=1 if lengths else 2, T=9, D=3, DV=2, lengths=lengths)
+    for index, t in enumerate(tensors):
+        t.requires_grad_(which in ("all", index))
+    pattern = ops.pattern("k^2+1", 9) if form == "list" else "k^2+1"
+    function = lambda *t: call(name, t, pattern, **kwargs)
+    assert torch.autograd.gradcheck(function, tensors, atol=1e-7, rtol=1e-6)
+
+
+def test_twice_differentiable_is_an_error():
+    tensors = [t.requires_grad_() for t in inputs("glr_attention")]
+    y = call("glr_attention", tensors, "k^2+1")
+    (grad,) = torch.autograd.grad(y.sum(), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="glr_attention_backward is not implemented"):
+        grad.sum().backward()
+
+
+def operator_calls():
+    """(operator, arguments) for every operator and overload."""
+    pattern = ops.pattern("k^2+1", 9)
+    bounds = torch.tensor([0, 4, 4, 9])
+    yield "pattern", ops.pattern.default, ("k^2+1", 9), {}
+    yield "_pattern", ops._pattern.default, (torch.empty(0), "k^2+1", 9), {}
+    for name in NAMES:
+        op = getattr(ops, name)
+        backward = getattr(ops, name + "_backward")
+        for packed in (False, True):
+            lengths = [4, 0, 5] if packed else [9]
+            cu = bounds if packed else None
+            tensors = inputs(name, B=1 if packed else 2, T=9, D=3, DV=2, lengths=lengths)
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            y = call(name, tensors, pattern, cu_seqlens=cu)
+            first = (y,) if name == "sparse_attention" else (y, y)
+            scale = () if name == "glr" else (None,)
+            needs = [i != 1 for i in range(len(tensors))]
+            for overload, given in (("default", pattern), ("spec", "k^2+1")):
+                args = arguments(name, given)
+                mark = f"{name}.{overload}" + ("-packed" if packed else "")
+                yield mark, getattr(op, overload), (*leaves, *args), {"cu_seqlens": cu}
+                yield mark.replace(".", "_backward."), getattr(backward, overload), (
+                    *first, *tensors, *args, *scale, cu, needs,
+                ), {}  # fmt: skip
+    a, x, s = (t.requires_grad_() for t in (rand(2, 9, 5), rand(2, 9, 5, seed=1), rand(2, 5)))
+    yield "linear_recurrence", ops.linear_recurrence.default, (a, x), {}
+    yield "linear_recurrence-state", ops.linear_recurrence.default, (a, x, s), {}
+    a, x, s = (t.requires_grad_() for t in (rand(1, 9, 5), rand(1, 9, 5, seed=1), rand(3, 5)))
+    yield "linear_recurrence-packed", ops.linear_recurrence.default, (a, x, s, bounds), {}
+    a, x, s = (t.detach() for t in (a, x, s))
+    yield "linear_recurrence_backward", ops.linear_recurrence_backward.default, (
+        a, s, x, a, x, s, bounds, [True, False, True],
+    ), {}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "op,args,kwargs", [pytest.param(*rest, id=name) for name, *rest in operator_calls()]
+)
+def test_opcheck(op, args, kwargs):
+    assert torch.Tag.pt2_compliant_tag in op.tags
+    results = torch.library.opcheck(op, args, kwargs)
+    assert set(results.values()) == {"SUCCESS"} and len(results) >= 4
+
+
+def test_every_operator_is_checked():
+    checked = {op.name() for _, op, _, _ in operator_calls()}
+    registered = {
+        schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("hopmix::")
+    }
+    assert checked == registered
+
+
+# One of them goes through the C++ compiler too, which is slow.
+COMPILED = [(name, form, "aot_eager") for name in NAMES for form in ("list", "spec")]
+COMPILED += [("glr_attention", "spec", "inductor")]
+
+
+@pytest.mark.parametrize("name,form,backend", COMPILED)
+def test_compiles_whole(name, form, backend):
+    tensors = inputs(name, dtype=torch.float32)
+
+    def model(t):
+        pattern = ops.pattern("k^2+1", 20) if form == "list" else "k^2+1"
+        return call(name, [x * 1.5 for x in t], pattern).sin()
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    for a, e in zip(with_gradients(compiled, tensors), with_gradients(model, tensors)):
+        torch.testing.assert_close(a, e)
+
+
+def test_meta_tensors():
+    for name in NAMES:
+        y = call(name, [t.to("meta") for t in inputs(name)], "k^2+1")
+        assert y.is_meta and y.shape == (2, 20, 4, 5 if name == "glr" else 3)
