@@ -46,29 +46,33 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
          << "set style fill solid 1.0 noborder\nset key off\nset xlabel 'accuracy (%)'\n"
          << "set multiplot layout 1," << columns << " title " << gnuplot_string(sweep.title)
          << " noenhanced margins screen " << left << ",0.98," << bottom << "," << top
-         << " spacing screen 0.02,0\n"
+         << " spacing screen 0.025,0\n"
          << "set ytics (";
   for (size_t r = 0; r < rows; ++r) {
     script << (r ? "," : "") << gnuplot_string(sweep.rows[r].name) << " " << r;
   }
   script << ") noenhanced\n";
+  // gnuplot's own key wraps at the width of one panel.
+  int from_right = 0, label = 0;
+  const auto name_sign = [&](const char* name, const char* sign) {
+    from_right += 125;
+    script << "set label " << ++label << " '" << name << "' at screen "
+           << 1 - static_cast<double>(from_right) / width << "," << 18.0 / height << " left point "
+           << sign << " offset 1.2,0\n";
+  };
+  if (paper) name_sign("paper", "pt 13 ps 1.4 lc rgb '#E69F00'");
+  if (deviation) name_sign("deviation", "pt 2 ps 0.8 lc rgb '#000000'");
+  if (paper || deviation) name_sign("measured", "pt 5 ps 1.6 lc rgb '#0072B2'");
   for (size_t c = 0; c < columns; ++c) {
     script << "set title " << gnuplot_string(sweep.columns[c].title) << " noenhanced\n";
-    if (c == 1) script << "unset ytics\n";
-    if (c + 1 == columns && (paper || deviation)) {
-      script << "set key at screen 0.98," << 12.0 / height
-             << " right bottom horizontal maxrows 1 samplen 1.5\n";
-    }
+    if (c == 1) script << "unset ytics\nunset label\n";
     const std::string data = "$column" + std::to_string(c);
-    script << "plot " << data
-           << " using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb '#0072B2' title 'measured'";
+    script << "plot " << data << " using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb '#0072B2'";
     if (deviation) {
-      script << ", " << data
-             << " using 2:1:3 with xerrorbars pt 0 lw 1.5 lc rgb '#000000' title 'deviation'";
+      script << ", " << data << " using 2:1:3 with xerrorbars pt 0 lw 1.5 lc rgb '#000000'";
     }
     if (paper) {
-      script << ", " << data
-             << " using 4:1 with points pt 13 ps 1.4 lc rgb '#E69F00' title 'paper'";
+      script << ", " << data << " using 4:1 with points pt 13 ps 1.4 lc rgb '#E69F00'";
     }
     script << "\n";
   }
