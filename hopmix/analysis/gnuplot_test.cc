@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "hopmix/analysis/render.h"
-#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/testing.h"
 
 namespace hopmix {
 namespace {
@@ -17,12 +17,7 @@ class Gnuplot : public testing::Test {
   ~Gnuplot() override { std::filesystem::remove_all(folder_); }
 
   std::string error(const std::string& script, const std::filesystem::path& output) {
-    try {
-      plot(script, output, 300, 200);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of([&] { plot(script, output, 300, 200); });
   }
 
   // Nothing is left behind.

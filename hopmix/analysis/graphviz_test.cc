@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "hopmix/analysis/render.h"
-#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/testing.h"
 
 namespace hopmix {
 namespace {
@@ -17,12 +17,7 @@ class Graphviz : public testing::Test {
   ~Graphviz() override { std::filesystem::remove_all(folder_); }
 
   std::string error(const std::string& graph, const std::filesystem::path& output) {
-    try {
-      draw_graph(graph, output);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of([&] { draw_graph(graph, output); });
   }
 
   int files() const {

@@ -4,39 +4,20 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/testing.h"
 #include "hopmix/base/text_table.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/propositions.h"
+#include "hopmix/cli/testing.h"
 
 namespace hopmix::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-std::string run(void (*add)(CLI::App&), const std::vector<std::string>& arguments) {
-  CLI::App app;
-  add(app);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  testing::internal::CaptureStdout();
-  try {
-    app.parse(reversed);
-  } catch (...) {
-    testing::internal::GetCapturedStdout();
-    throw;
-  }
-  std::fflush(stdout);
-  return testing::internal::GetCapturedStdout();
-}
-
 std::string error(void (*add)(CLI::App&), const std::vector<std::string>& arguments) {
-  try {
-    run(add, arguments);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { output_of(add, arguments); });
 }
 
 std::vector<std::string> keys(const ordered_json& json) {
@@ -52,8 +33,8 @@ TEST(TextTable, AlignsItsColumns) {
 }
 
 TEST(CompareCommand, JsonAsAgreed) {
-  const ordered_json list = ordered_json::parse(
-      run(add_compare, {"compare", "2^k", "cached(k^2+1)", "blocks(8)", "-n", "64", "--json"}));
+  const ordered_json list = ordered_json::parse(output_of(
+      add_compare, {"compare", "2^k", "cached(k^2+1)", "blocks(8)", "-n", "64", "--json"}));
   ASSERT_EQ(list.size(), 3u);
   for (const ordered_json& item : list) {
     EXPECT_EQ(keys(item),
@@ -79,13 +60,13 @@ TEST(CompareCommand, JsonAsAgreed) {
 
 TEST(CompareCommand, TableInWords) {
   const std::string text =
-      run(add_compare, {"compare", "window(1)", "blocks(2)", "-n", "64", "--no-congestion"});
+      output_of(add_compare, {"compare", "window(1)", "blocks(2)", "-n", "64", "--no-congestion"});
   EXPECT_EQ(text.substr(0, text.find("blocks")),
             "pattern    reads/token  max  growth  cache  growth  diameter   hops  growth\n"
             "window(1)         0.98    1       1      1       1        63  21.67  n^0.97\n");
   EXPECT_NE(text.find("none: some token has no path"), std::string::npos);
   EXPECT_EQ(text.find("C:"), std::string::npos);
-  EXPECT_NE(run(add_compare, {"compare", "cached(2^k)", "-n", "16400", "--no-congestion"})
+  EXPECT_NE(output_of(add_compare, {"compare", "cached(2^k)", "-n", "16400", "--no-congestion"})
                 .find("95% confidence"),
             std::string::npos);
 }
@@ -93,7 +74,7 @@ TEST(CompareCommand, TableInWords) {
 TEST(CompareCommand, DrawsThePicture) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) /
                                      ("hopmix-compare-" + std::to_string(getpid()) + ".svg");
-  run(add_compare, {"compare", "2^k", "cached(2^k)", "-n", "32", "--plot", file});
+  output_of(add_compare, {"compare", "2^k", "cached(2^k)", "-n", "32", "--plot", file});
   const std::string svg = read_file(file);
   EXPECT_NE(svg.find("mean hops"), std::string::npos);
   EXPECT_NE(svg.find("congestion"), std::string::npos);
@@ -114,7 +95,7 @@ TEST(CompareCommand, APictureThatCannotBeDrawnLeavesTheTable) {
 // Past 4096 tokens.
 TEST(CompareCommand, ManyTokensHaveBoundsAlone) {
   const ordered_json routing = ordered_json::parse(
-      run(add_compare, {"compare", "cached(2^k)", "-n", "4098", "--json"}))[0]["congestion"];
+      output_of(add_compare, {"compare", "cached(2^k)", "-n", "4098", "--json"}))[0]["congestion"];
   EXPECT_GT(routing["cut"], routing["lower"]);
   EXPECT_EQ(routing["proven"], routing["cut"]);
   EXPECT_TRUE(routing["fractional"].is_null());
@@ -124,8 +105,8 @@ TEST(CompareCommand, ManyTokensHaveBoundsAlone) {
 TEST(CompareCommand, BadInputIsAnError) {
   EXPECT_EQ(error(add_compare, {"compare", "2^k", "window(0)", "-n", "8"}),
             "pattern 'window(0)': argument at character 8: 0 must be at least 1");
-  EXPECT_THROW(run(add_compare, {"compare"}), CLI::ParseError);
-  EXPECT_THROW(run(add_compare, {"compare", "2^k", "-n", "1"}), CLI::ParseError);
+  EXPECT_THROW(output_of(add_compare, {"compare"}), CLI::ParseError);
+  EXPECT_THROW(output_of(add_compare, {"compare", "2^k", "-n", "1"}), CLI::ParseError);
 }
 
 TEST(DesignCommand, JsonAndTableAgree) {
@@ -133,12 +114,12 @@ TEST(DesignCommand, JsonAndTableAgree) {
                                               "--cache", "8",  "--evaluations", "50"};
   std::vector<std::string> with_json = arguments;
   with_json.push_back("--json");
-  const ordered_json json = ordered_json::parse(run(add_design, with_json));
+  const ordered_json json = ordered_json::parse(output_of(add_design, with_json));
   EXPECT_EQ(json["n"], 100);
   EXPECT_EQ(json["reads"], 7);
   EXPECT_EQ(json["minimize"], "hops");
   EXPECT_EQ(json["stopped"], false);
-  const std::string table = run(add_design, arguments);
+  const std::string table = output_of(add_design, arguments);
   int front = 0;
   for (const ordered_json& point : json["points"]) {
     const std::string spec = point["pattern"];
@@ -151,7 +132,7 @@ TEST(DesignCommand, JsonAndTableAgree) {
     EXPECT_LE(point["cache_peak"], 8) << spec;
     // A winner is a spec that the other commands take.
     const ordered_json again = ordered_json::parse(
-        run(add_compare, {"compare", spec, "-n", "100", "--no-congestion", "--json"}))[0];
+        output_of(add_compare, {"compare", spec, "-n", "100", "--no-congestion", "--json"}))[0];
     for (const char* key : {"reads_max", "cache_peak", "diameter", "mean_hops"}) {
       EXPECT_EQ(again[key], point[key]) << spec << " " << key;
     }
@@ -160,23 +141,23 @@ TEST(DesignCommand, JsonAndTableAgree) {
 }
 
 TEST(DesignCommand, StopsByTime) {
-  const ordered_json json =
-      ordered_json::parse(run(add_design, {"design", "-n", "200", "--reads", "8", "--evaluations",
-                                           "100000000", "--time", "0.2", "--json"}));
+  const ordered_json json = ordered_json::parse(
+      output_of(add_design, {"design", "-n", "200", "--reads", "8", "--evaluations", "100000000",
+                             "--time", "0.2", "--json"}));
   EXPECT_EQ(json["stopped"], true);
 }
 
 TEST(DesignCommand, BadInputIsAnError) {
   EXPECT_EQ(error(add_design, {"design", "-n", "1"}), "n 1 must be at least 2");
   EXPECT_EQ(error(add_design, {"design", "--reads", "0"}), "reads 0 must be at least 1");
-  EXPECT_THROW(run(add_design, {"design", "--minimize", "cost"}), CLI::ParseError);
-  EXPECT_THROW(run(add_design, {"design", "--time", "0"}), CLI::ParseError);
+  EXPECT_THROW(output_of(add_design, {"design", "--minimize", "cost"}), CLI::ParseError);
+  EXPECT_THROW(output_of(add_design, {"design", "--time", "0"}), CLI::ParseError);
 }
 
 TEST(CapacityCommand, ByHand) {
   const ordered_json list = ordered_json::parse(
-      run(add_capacity, {"capacity", "--precision", "1", "--width", "2", "--layers", "2", "--kappa",
-                         "2", "--widths", "3,1", "--functions", "3", "--json"}));
+      output_of(add_capacity, {"capacity", "--precision", "1", "--width", "2", "--layers", "2",
+                               "--kappa", "2", "--widths", "3,1", "--functions", "3", "--json"}));
   ASSERT_EQ(list.size(), 3u);
   EXPECT_EQ(list[0]["capacity"], 6);   // 1 * 2 * (2 + 0 + 1)
   EXPECT_EQ(list[1]["capacity"], 10);  // 1 * 2 * (2 + 2 + 1)
@@ -185,7 +166,7 @@ TEST(CapacityCommand, ByHand) {
   EXPECT_EQ(list[1]["compositions"][1]["largest_n"], 100);
   EXPECT_TRUE(list[2]["compositions"][1]["largest_n"].is_null());
   EXPECT_EQ(list[2]["compositions"][2]["largest_n"], 1728);  // 12^3
-  EXPECT_NE(run(add_capacity, {"capacity"}).find("multi-hop (8,1,1,1)"), std::string::npos);
+  EXPECT_NE(output_of(add_capacity, {"capacity"}).find("multi-hop (8,1,1,1)"), std::string::npos);
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", "8,x"}),
             "widths '8,x' must be whole numbers with commas between, such as 8,1,1,1");
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", ""}),

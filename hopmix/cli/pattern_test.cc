@@ -3,37 +3,22 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/testing.h"
 #include "hopmix/cli/commands.h"
+#include "hopmix/cli/testing.h"
 
 namespace hopmix::cli {
 namespace {
 
 // What the command prints.
-std::string pattern(const std::vector<std::string>& arguments) {
-  CLI::App app;
-  add_pattern(app);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  reversed.push_back("pattern");
-  testing::internal::CaptureStdout();
-  try {
-    app.parse(reversed);
-  } catch (...) {
-    testing::internal::GetCapturedStdout();
-    throw;
-  }
-  std::fflush(stdout);
-  return testing::internal::GetCapturedStdout();
+std::string pattern(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "pattern");
+  return output_of(add_pattern, arguments);
 }
 
 std::string error(const std::vector<std::string>& arguments) {
-  try {
-    pattern(arguments);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { pattern(arguments); });
 }
 
 TEST(PatternCommand, PrintsThePictureAndASummary) {
