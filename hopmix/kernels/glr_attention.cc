@@ -1,97 +1,293 @@
 #include "hopmix/kernels/glr_attention.h"
 
-#include <span>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "hopmix/kernels/glr_attention_loops.h"
+#include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
-#include "hopmix/kernels/softmax.h"
-#include "hopmix/kernels/vec.h"
+#include "hopmix/kernels/row_blocks.h"
 
 namespace hopmix::kernels {
 namespace {
 
-// What belongs to one query head alone.
-template <typename A>
-struct QueryHead {
-  Head<A> q, gate, d, d_self;
-};
-
-template <typename T>
-QueryHead<Accumulator<T>> load_query_head(const GlrAttentionInputs<T>& in, const Sequence& s,
-                                          int64_t head) {
-  const auto load = [&](const T* from, int64_t width) {
-    return load_head(from, in.sequences, s, in.heads, head, width);
-  };
-  return {load(in.q, in.key_width), load(in.gate, 1), load(in.d, 1), load(in.d_self, 1)};
-}
-
-template <typename A>
-Head<A> solve(const QueryHead<A>& h, const Head<A>& k, const Head<A>& v, const Rows& rows,
-              A scale) {
-  Head<A> z(v.length, v.width);
-  std::vector<int32_t> scratch;
-  std::vector<A> p;
-  for (int64_t i = 0; i < v.length; ++i) {
-    const std::span<const int32_t> cols = rows.row(i, scratch);
-    softmax_row(h.q[i], k, cols, scale, p);
-    axpy(*h.d[i] + *h.d_self[i], v[i], z[i], v.width);
-    for (size_t r = 0; r < cols.size(); ++r) axpy(*h.gate[i] * p[r], z[cols[r]], z[i], v.width);
-  }
-  return z;
-}
-
-// z and y differ by d v: sign = -1 takes z to y, +1 takes y back to z.
-template <typename A>
-void add_direct(A sign, const QueryHead<A>& h, const Head<A>& v, Head<A>& z) {
-  for (int64_t i = 0; i < v.length; ++i) axpy(sign * *h.d[i], v[i], z[i], v.width);
-}
-
-// Gradients of one query head; dk and dv gather those of all heads that share k and v.
-template <typename A>
-struct QueryHeadGradients {
-  Head<A> q, gate, d, d_self;
-};
-
-template <typename A>
-QueryHeadGradients<A> backward(const QueryHead<A>& h, const Head<A>& k, const Head<A>& v,
-                               const Head<A>& z, const Head<A>& grad_y, const Rows& rows, A scale,
-                               bool logits, Head<A>& dk, Head<A>& dv) {
-  const int64_t length = v.length, width = v.width;
-  QueryHeadGradients<A> out{{length, k.width}, {length, 1}, {length, 1}, {length, 1}};
-
-  // later_i: what the readers of token i send back, complete when i is reached; dLoss/dz_i =
-  // grad_y_i + later_i.
-  Head<A> later(length, width);
-  std::vector<A> total(width), p, u;
-  std::vector<int32_t> scratch;
-  for (int64_t i = length - 1; i >= 0; --i) {
-    const A* g = grad_y[i];
-    for (int64_t c = 0; c < width; ++c) total[c] = g[c] + later[i][c];
-    *out.d[i] = dot(later[i], v[i], width);  // z_i and y_i = z_i - d_i v_i: grad_y cancels
-    *out.d_self[i] = dot(total.data(), v[i], width);
-    axpy(*h.d[i], later[i], dv[i], width);
-    axpy(*h.d_self[i], total.data(), dv[i], width);
-
-    const std::span<const int32_t> cols = rows.row(i, scratch);
-    const A gate = *h.gate[i];
-    softmax_row(h.q[i], k, cols, scale, p);
-    u.resize(cols.size());
-    for (size_t r = 0; r < cols.size(); ++r) {
-      u[r] = dot(total.data(), z[cols[r]], width);
-      axpy(gate * p[r], total.data(), later[cols[r]], width);
-    }
-    *out.gate[i] = dot(p.data(), u.data(), static_cast<int64_t>(p.size()));
-    if (logits) {
-      for (A& x : u) x *= gate;
-      softmax_row_backward(p, u, h.q[i], k, cols, scale, out.q[i], dk);
-    }
-  }
-  return out;
-}
-
 template <typename T>
 int64_t entries(const GlrAttentionInputs<T>& in) {
   return in.sequences.tokens() * in.heads * in.value_width;
+}
+
+// The inputs of one query head, as the loops read them.
+template <typename T>
+struct Head {
+  using A = Accumulator<T>;
+  StagedRows<T> q, v;
+  StagedScalars<T> gate, d, d_self;
+  HeadOf<const T> k;
+
+  Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block)
+      : q(of(in, in.q, s, in.heads, head, in.key_width), block),
+        v(of(in, in.v, s, in.kv_heads, head / (in.heads / in.kv_heads), in.value_width), block),
+        gate(of(in, in.gate, s, in.heads, head, 1), block),
+        d(of(in, in.d, s, in.heads, head, 1), block),
+        d_self(of(in, in.d_self, s, in.heads, head, 1), block),
+        k(of(in, in.k, s, in.kv_heads, head / (in.heads / in.kv_heads), in.key_width)) {}
+
+  static HeadOf<const T> of(const GlrAttentionInputs<T>& in, const T* x, const Sequence& s,
+                            int64_t heads, int64_t head, int64_t width) {
+    return {x, in.sequences, s, heads, head, width};
+  }
+
+  void load(int64_t block, int64_t begin, int64_t end) {
+    q.load(block, begin, end);
+    v.load(block, begin, end);
+    gate.load(block, begin, end);
+    d.load(block, begin, end);
+    d_self.load(block, begin, end);
+  }
+
+  void view(int64_t block, GlrBlock<A>& b) const {
+    b.first = block;
+    b.q = q.rows(block);
+    b.v = v.rows(block);
+    b.gate = gate.data();
+    b.d = d.data();
+    b.d_self = d_self.data();
+  }
+};
+
+// What the members of a team share: the slots and the reads of the block in work.
+template <typename A>
+struct Scratch {
+  BlockPlan plan;
+  Slots slots;
+  int64_t key_width, value_width;  // padded
+  PaddedRows<A> kz;                // by slot: k and z
+  std::vector<GlrReads<A>> reads;  // one a member
+
+  Scratch(const Rows& rows, int64_t length, int64_t k, int64_t v, int64_t members)
+      : plan(rows, length, members),
+        slots(rows, length, plan.block),
+        key_width(padded(k)),
+        value_width(padded(v)),
+        kz(slots.count(), key_width + value_width),
+        reads(members) {}
+
+  GlrBlock<A> block(double scale) const {
+    GlrBlock<A> b{};
+    b.k = kz.view();
+    b.z = {b.k.data + key_width, b.k.stride};
+    b.key_width = key_width;
+    b.value_width = value_width;
+    b.scale = static_cast<A>(scale);
+    return b;
+  }
+};
+
+// The forward pass of one head, by all members of a team at once.
+template <typename T, typename Out>
+void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<Out>& y,
+             Scratch<Accumulator<T>>& scratch, const Member& member) {
+  using A = Accumulator<T>;
+  const GlrLoops<A> loops = glr_loops<A>();
+  const auto [from, to] = member.share(0, scratch.value_width, kPad);
+  GlrReads<A>& own = scratch.reads[member.rank()];
+  Slots slots = scratch.slots;
+  const GlrEnter<T> enter = glr_enter<T>();
+  GlrBlock<A> b = scratch.block(in.scale);
+  const auto [length, block] = scratch.plan;
+  for (int64_t first = 0; first < length; first += block) {
+    const int64_t last = std::min(first + block, length);
+    const auto [begin, end] = member.share(first, last);
+    slots.forward(in.rows, first, last);
+    head.load(first, begin, end);
+    enter(b, {nullptr, begin, end - begin, head.k, head.v.head(), head.d.head()}, slots);
+    own.reads.assign(in.rows, slots, b.k.stride, begin, end);
+    own.p.resize(own.reads.size());
+    head.view(first, b);
+    b.y = y.rows(first);
+    member.sync();
+    loops.softmax(b, own);
+    member.sync();
+    for (const GlrReads<A>& part : scratch.reads) loops.solve(b, part, slots, from, to);
+    y.store(first, first, last, from, to);
+    member.sync();
+  }
+}
+
+// Gradients into k or v: written at once if one query head reads them, else summed over the group.
+template <typename T>
+class SharedGradient {
+ public:
+  using A = Accumulator<T>;
+
+  SharedGradient(HeadOf<T> out, const BlockPlan& plan, int64_t group)
+      : out_(out), group_(group), rows_(out, plan.block) {
+    if (!out || group == 1) return;
+    block_ = PaddedRows<A>(plan.block, out.width);
+    sum_ = PaddedRows<A>(plan.length, out.width);
+  }
+
+  explicit operator bool() const { return static_cast<bool>(out_); }
+
+  /// Where the loops write rows of a block.
+  RowsAt<A> rows(int64_t block) const { return group_ == 1 ? rows_.rows(block) : block_.view(); }
+
+  /// Takes columns [from, to) of rows [begin, end), written for query head `member` of the group.
+  void store(int64_t head, int64_t begin, int64_t end, int64_t from, int64_t to) const {
+    if (!out_) return;
+    if (group_ == 1) return rows_.store(begin, begin, end, from, to);
+    for (int64_t i = begin; i < end; ++i) {
+      A* sum = sum_[i];
+      const A* add = block_[i - begin];
+      for (int64_t c = from; c < to; ++c) sum[c] = head == 0 ? add[c] : sum[c] + add[c];
+      if (head + 1 < group_) continue;
+      for (int64_t c = from; c < std::min(to, out_.width); ++c) out_[i][c] = static_cast<T>(sum[c]);
+    }
+  }
+
+ private:
+  HeadOf<T> out_;
+  int64_t group_;
+  UnstagedRows<T> rows_;
+  PaddedRows<A> block_, sum_;
+};
+
+// The backward of one key/value head, with all query heads that read it.
+template <typename T>
+class Backward {
+ public:
+  using A = Accumulator<T>;
+
+  Backward(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t kv_head, const T* y,
+           const T* grad_y, const GlrAttentionGradients<T>& out, int64_t members)
+      : in_(in),
+        scratch_(in.rows, s.length, in.key_width, in.value_width, members),
+        back_(scratch_.slots.count(), scratch_.key_width + scratch_.value_width),
+        total_(scratch_.plan.block, in.value_width),
+        scalars_(3, scratch_.plan.block),
+        exact_y_(kRoundsOutput<T> ? s.length * in.value_width : 0),
+        dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, scratch_.plan,
+            in.heads / in.kv_heads),
+        dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, scratch_.plan,
+            in.heads / in.kv_heads) {
+    const int64_t group = in.heads / in.kv_heads, block = scratch_.plan.block;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const auto at = [&](auto* x, int64_t width) {
+        return HeadOf(x, in.sequences, s, in.heads, head, width);
+      };
+      heads_.push_back({Head<T>(in, s, head, block),
+                        StagedRows<T>(at(grad_y, in.value_width), block),
+                        UnstagedRows<T>(at(out.q, in.key_width), block), at(y, in.value_width),
+                        at(out.gate, 1), at(out.d, 1), at(out.d_self, 1)});
+    }
+  }
+
+  void run(const Member& member) {
+    for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), member);
+  }
+
+ private:
+  struct QueryHead {
+    Head<T> in;
+    StagedRows<T> grad_y;
+    UnstagedRows<T> dq;
+    HeadOf<const T> y;
+    HeadOf<T> dgate, dd, dd_self;
+  };
+
+  void run(int64_t h, const Member& member);
+
+  // y before it was rounded.
+  HeadOf<const A> exact_y(const QueryHead& head) const {
+    if constexpr (kRoundsOutput<T>) {
+      return {exact_y_.data(), in_.value_width};
+    } else {
+      return head.y;
+    }
+  }
+
+  const GlrAttentionInputs<T>& in_;
+  Scratch<A> scratch_;
+  PaddedRows<A> back_;            // by slot: later and dk
+  PaddedRows<A> total_, scalars_;  // by row of the block
+  Buffer<A> exact_y_;
+  SharedGradient<T> dk_, dv_;
+  std::vector<QueryHead> heads_;
+};
+
+template <typename T>
+void Backward<T>::run(int64_t h, const Member& member) {
+  QueryHead& head = heads_[h];
+  if constexpr (kRoundsOutput<T>) {
+    const UnstagedRows<A> y({exact_y_.data(), in_.value_width}, scratch_.plan.block);
+    forward(in_, head.in, y, scratch_, member);
+  }
+  const GlrLoops<A> loops = glr_loops<A>();
+  const GlrEnter<T> enter = glr_enter<T>();
+  GlrReads<A>& own = scratch_.reads[member.rank()];
+  Slots slots = scratch_.slots;
+  GlrBlock<A> b = scratch_.block(in_.scale);
+  b.later = back_.view();
+  b.dk = {b.later.data + b.value_width, b.later.stride};
+  b.total = total_.view();
+  b.dgate = head.dgate ? scalars_[0] : nullptr;
+  b.dd = head.dd ? scalars_[1] : nullptr;
+  b.dd_self = head.dd_self ? scalars_[2] : nullptr;
+  b.want_dq = static_cast<bool>(head.dq);
+  b.want_dv = static_cast<bool>(dv_);
+  b.want_logits = b.want_dq || dk_;
+  const auto [from, to] = member.share(0, b.value_width, kPad);
+  const auto [key_from, key_to] = member.share(0, b.key_width, kPad);
+
+  const auto [length, block] = scratch_.plan;
+  for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
+    const int64_t last = std::min(first + block, length);
+    const auto [begin, end] = member.share(first, last);
+    slots.backward(in_.rows, first, last);
+    const auto [enter_from, enter_to] =
+        member.share(0, static_cast<int64_t>(slots.entered().size()));
+    enter(b,
+          {slots.entered().data() + enter_from, 0, enter_to - enter_from, head.in.k,
+           head.in.v.head(), head.in.d.head(), exact_y(head)},
+          slots);
+    head.in.load(first, begin, end);
+    head.grad_y.load(first, begin, end);
+    own.reads.assign(in_.rows, slots, b.k.stride, begin, end);
+    own.p.resize(own.reads.size());
+    own.u.resize(own.reads.size());
+    head.in.view(first, b);
+    b.grad_y = head.grad_y.rows(first);
+    b.dq = head.dq.rows(first);
+    b.dv = dv_.rows(first);
+    member.sync();
+    loops.softmax(b, own);
+    member.sync();
+    for (size_t part = scratch_.reads.size(); part-- > 0;) {
+      loops.solve_transposed(b, scratch_.reads[part], slots, from, to);
+    }
+    dv_.store(h, first, last, from, to);
+    member.sync();
+    loops.row_gradients(b, own, slots);
+    head.dq.store(first, begin, end, 0, b.key_width);
+    for (const auto& [out, values] :
+         {std::pair{head.dgate, b.dgate}, {head.dd, b.dd}, {head.dd_self, b.dd_self}}) {
+      for (int64_t i = begin; values && i < end; ++i) *out[i] = static_cast<T>(values[i - first]);
+    }
+    member.sync();
+    if (dk_) {
+      for (size_t part = scratch_.reads.size(); part-- > 0;) {
+        loops.key_gradients(b, scratch_.reads[part], key_from, key_to);
+      }
+      const RowsAt<A> dk = dk_.rows(first);
+      for (int64_t i = first; i < last; ++i) {
+        const A* sum = b.dk[slots.of(i)];
+        std::copy(sum + key_from, sum + key_to, dk[i - first] + key_from);
+      }
+      dk_.store(h, first, last, key_from, key_to);
+    }
+    member.sync();
+  }
 }
 
 }  // namespace
@@ -99,57 +295,37 @@ int64_t entries(const GlrAttentionInputs<T>& in) {
 template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
   using A = Accumulator<T>;
-  const int64_t group = in.heads / in.kv_heads;
-  parallel_tasks(in.sequences.count() * in.heads, entries(in), [&](int64_t task) {
-    const Sequence& s = in.sequences.list[task / in.heads];
-    const int64_t head = task % in.heads;
-    const auto load = [&](const T* from, int64_t width) {
-      return load_head(from, in.sequences, s, in.kv_heads, head / group, width);
-    };
-    const Head<A> v = load(in.v, in.value_width);
-    const QueryHead<A> h = load_query_head(in, s, head);
-    Head<A> z = solve(h, load(in.k, in.key_width), v, in.rows, static_cast<A>(in.scale));
-    add_direct(A{-1}, h, v, z);
-    store_head(z, in.sequences, s, in.heads, head, y);
-  });
+  struct Task {
+    Scratch<A> scratch;
+    Head<T> head;
+    UnstagedRows<T> y;
+  };
+  parallel_teams(
+      in.sequences.count() * in.heads, entries(in), padded(in.value_width) / kPad,
+      [&](int64_t task, int64_t members) {
+        const Sequence& s = in.sequences.list[task / in.heads];
+        const int64_t head = task % in.heads;
+        Scratch<A> scratch(in.rows, s.length, in.key_width, in.value_width, members);
+        const int64_t block = scratch.plan.block;
+        return Task{std::move(scratch), Head<T>(in, s, head, block),
+                    UnstagedRows<T>({y, in.sequences, s, in.heads, head, in.value_width}, block)};
+      },
+      [&](int64_t, Task& task, const Member& member) {
+        forward(in, task.head, task.y, task.scratch, member);
+      });
 }
 
 template <typename T>
 void glr_attention_backward(const GlrAttentionInputs<T>& in, const T* y, const T* grad_y,
                             const GlrAttentionGradients<T>& out) {
-  using A = Accumulator<T>;
-  const int64_t group = in.heads / in.kv_heads;
-  const A scale = static_cast<A>(in.scale);
   // A task owns a key/value head, so the sums into dk and dv have one order.
-  parallel_tasks(in.sequences.count() * in.kv_heads, entries(in), [&](int64_t task) {
-    const Sequence& s = in.sequences.list[task / in.kv_heads];
-    const int64_t kv_head = task % in.kv_heads;
-    const auto load = [&](const T* from, int64_t heads, int64_t head, int64_t width) {
-      return load_head(from, in.sequences, s, heads, head, width);
-    };
-    const Head<A> k = load(in.k, in.kv_heads, kv_head, in.key_width);
-    const Head<A> v = load(in.v, in.kv_heads, kv_head, in.value_width);
-    Head<A> dk(s.length, in.key_width), dv(s.length, in.value_width);
-
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      const QueryHead<A> h = load_query_head(in, s, head);
-      Head<A> z(0, 0);
-      if constexpr (kRoundsOutput<T>) {
-        z = solve(h, k, v, in.rows, scale);
-      } else {
-        z = load(y, in.heads, head, in.value_width);
-        add_direct(A{1}, h, v, z);
-      }
-      const Head<A> grad = load(grad_y, in.heads, head, in.value_width);
-      const auto grads = backward(h, k, v, z, grad, in.rows, scale, out.q || out.k, dk, dv);
-      store_head(grads.q, in.sequences, s, in.heads, head, out.q);
-      store_head(grads.gate, in.sequences, s, in.heads, head, out.gate);
-      store_head(grads.d, in.sequences, s, in.heads, head, out.d);
-      store_head(grads.d_self, in.sequences, s, in.heads, head, out.d_self);
-    }
-    store_head(dk, in.sequences, s, in.kv_heads, kv_head, out.k);
-    store_head(dv, in.sequences, s, in.kv_heads, kv_head, out.v);
-  });
+  parallel_teams(
+      in.sequences.count() * in.kv_heads, entries(in), padded(in.value_width) / kPad,
+      [&](int64_t task, int64_t members) {
+        const Sequence& s = in.sequences.list[task / in.kv_heads];
+        return Backward<T>(in, s, task % in.kv_heads, y, grad_y, out, members);
+      },
+      [&](int64_t, Backward<T>& task, const Member& member) { task.run(member); });
 }
 
 template void glr_attention(const GlrAttentionInputs<float>&, float*);

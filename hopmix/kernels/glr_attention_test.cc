@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "hopmix/kernels/reference.h"
+#include "hopmix/kernels/slots.h"
 #include "hopmix/kernels/test_data.h"
 
 namespace hopmix::kernels {
@@ -132,6 +133,26 @@ TYPED_TEST(GlrAttentionTest, MatchesTheReference) {
   }
 }
 
+TYPED_TEST(GlrAttentionTest, EveryInstructionSetMatchesTheReference) {
+  for_each_target([] {
+    for (const int64_t width : {1, 3, 15, 16, 17, 20, 31, 32, 33, 63, 64, 65, 100, 128}) {
+      Problem<TypeParam> problem({"k^2+1", 70, width, width + 1, 1, 2, 1});
+      problem.run();
+      problem.compare_with_reference();
+    }
+  });
+}
+
+TYPED_TEST(GlrAttentionTest, SlotsUsedAgainMatchTheReference) {
+  for (const Case& c : compact_cases()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    Problem<TypeParam> problem(c, /*on_the_fly=*/true);
+    EXPECT_TRUE(Slots(problem.rows, problem.sequences.longest(), 32).compact());
+    problem.run();
+    problem.compare_with_reference();
+  }
+}
+
 TYPED_TEST(GlrAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
   const Case c{"cached(k^2+1)", 100, 20, 12, 2, 4, 2};
   Problem<TypeParam> listed(c), made(c, true);
@@ -146,6 +167,14 @@ TYPED_TEST(GlrAttentionTest, SameBitsForAnyNumberOfThreads) {
     problem.run();
     return problem.results();
   });
+  // One head, so that a team shares it.
+  for (const bool on_the_fly : {false, true}) {
+    expect_same_for_any_threads([&] {
+      Problem<TypeParam> problem({"cached(k^2+1)", 1500, 40, 100}, on_the_fly);
+      problem.run();
+      return problem.results();
+    });
+  }
 }
 
 TYPED_TEST(GlrAttentionTest, LaterTokensAreNotSeen) {

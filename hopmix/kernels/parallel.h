@@ -1,8 +1,17 @@
-// Independent tasks on the threads of OpenMP.
+// Tasks on the threads of OpenMP, alone or in teams.
 #pragma once
 
+#include <algorithm>
+#include <barrier>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <omp.h>
 
 namespace hopmix::kernels {
 
@@ -22,6 +31,101 @@ void parallel_tasks(int64_t count, int64_t entries, const Body& body) {
     } catch (...) {
 #pragma omp critical(hopmix_parallel_tasks)
       if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+/// One of those who work on a task together. Without others sync() costs nothing.
+class Member {
+ public:
+  Member() = default;
+  Member(int64_t rank, int64_t size, std::barrier<>* barrier)
+      : rank_(rank), size_(size), barrier_(barrier) {}
+
+  int64_t size() const { return size_; }
+
+  /// Waits until all have come here.
+  void sync() const {
+    if (barrier_) barrier_->arrive_and_wait();
+  }
+
+  /// This member's share of [begin, end), in whole pieces of `grain`.
+  std::pair<int64_t, int64_t> share(int64_t begin, int64_t end, int64_t grain = 1) const {
+    const int64_t pieces = (end - begin + grain - 1) / grain;
+    const auto edge = [&](int64_t rank) {
+      return std::min(end, begin + pieces * rank / size_ * grain);
+    };
+    return {edge(rank_), edge(rank_ + 1)};
+  }
+
+  /// Member 0's share goes to rank 0, and so on.
+  int64_t rank() const { return rank_; }
+
+ private:
+  int64_t rank_ = 0, size_ = 1;
+  std::barrier<>* barrier_ = nullptr;
+};
+
+/// As parallel_tasks, and where there are fewer tasks than threads several work on one:
+/// shared = make(task, size) once for each task, then work(task, shared, member) by each of its
+/// `size` members at once. Never more than `most` members to a task. `work` must not throw between
+/// two calls of sync() that others wait at (an exception there ends the member; the others go on
+/// without it).
+template <typename Make, typename Work>
+void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& make,
+                    const Work& work) {
+  const int64_t threads = entries >= kWorthThreads ? omp_get_max_threads() : 1;
+  if (tasks == 0) return;
+  if (tasks * 2 > threads || most < 2) {
+    parallel_tasks(tasks, entries, [&](int64_t task) {
+      auto shared = make(task, 1);
+      work(task, shared, Member());
+    });
+    return;
+  }
+  using Shared = decltype(make(int64_t{0}, int64_t{1}));
+  std::exception_ptr error;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<std::barrier<>>> barriers;
+  std::vector<std::optional<Shared>> shared(tasks);
+  int64_t size = 1;
+  const auto guarded = [&](const auto& body) {
+    try {
+      body();
+      return true;
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      return false;
+    }
+  };
+#pragma omp parallel num_threads(static_cast<int>(std::min(threads, tasks * most)))
+  {
+#pragma omp single
+    {
+      // The runtime may have given fewer threads than asked for.
+      size = std::max<int64_t>(1, omp_get_num_threads() / tasks);
+      guarded([&] {
+        for (int64_t task = 0; task < tasks; ++task) {
+          barriers.push_back(std::make_unique<std::barrier<>>(size));
+        }
+      });
+    }
+    const int64_t team = omp_get_thread_num() / size, teams = omp_get_num_threads() / size;
+    const int64_t rank = omp_get_thread_num() % size;
+    if (!error && team < teams) {
+      for (int64_t task = team; task < tasks; task += teams) {
+        const Member member(rank, size, size > 1 ? barriers[task].get() : nullptr);
+        if (rank == 0) guarded([&] { shared[task].emplace(make(task, size)); });
+        member.sync();
+        if (shared[task] && !guarded([&] { work(task, *shared[task], member); }) && size > 1) {
+          barriers[task]->arrive_and_drop();
+        } else {
+          member.sync();
+        }
+        if (rank == 0) shared[task].reset();
+      }
     }
   }
   if (error) std::rethrow_exception(error);

@@ -11,6 +11,13 @@
 
 namespace hopmix::kernels {
 
+/// Neighbouring rows: row i of them is cols[row_ptr[i] - row_ptr[0] .. row_ptr[i + 1] -
+/// row_ptr[0]).
+struct RowList {
+  const int64_t* row_ptr;
+  const int32_t* cols;
+};
+
 /// Row i lists, ascending, the tokens j < i that token i reads. A view: an index list must outlive
 /// it.
 class Rows {
@@ -27,6 +34,19 @@ class Rows {
     }
     return {cols_ + row_ptr_[i], static_cast<size_t>(row_ptr_[i + 1] - row_ptr_[i])};
   }
+
+  /// Rows [begin, end). The result may point into `made`, until the next call with it.
+  RowList list(int64_t begin, int64_t end, Csr& made) const {
+    if (pattern_) {
+      pattern_->rows(begin, end, made);
+      return {made.row_ptr.data(), made.cols.data()};
+    }
+    return {row_ptr_ + begin, cols_ + row_ptr_[begin]};
+  }
+
+  /// Whether row i + 1 is known to be a subset of row i and {i} for every i; of an index list it is
+  /// not.
+  bool inherits() const { return pattern_ && pattern_->inherits(); }
 
  private:
   const int64_t* row_ptr_ = nullptr;

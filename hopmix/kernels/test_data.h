@@ -18,6 +18,8 @@
 #include "hopmix/kernels/rows.h"
 #include "hopmix/kernels/sequences.h"
 #include "hopmix/pattern/pattern.h"
+#include "hwy/highway.h"
+#include "hwy/targets.h"
 
 namespace hopmix::kernels::testing {
 
@@ -58,6 +60,18 @@ inline std::vector<Case> cases() {
   all.push_back({"k^2+1", 0, 3, 3, 2, 2, 1});
   all.push_back({"k^2+1", 5, 3, 3, 0, 2, 1});
   all.push_back({"k^2+1", 0, 3, 3, 1, 2, 1, {0, 0, 0}});
+  return all;
+}
+
+/// Long enough for slots to be used again (Slots::compact) when rows are made on the fly.
+inline std::vector<Case> compact_cases() {
+  std::vector<Case> all;
+  for (const char* spec : {"cached(k^2+1)", "cached(2^k)", "window(5)", "global(3)|window(2)",
+                           "blocks(16)", "fenwick", "cached(fib)|global(2)"}) {
+    all.push_back({spec, 700, 5, 20, 1, 2, 1});
+  }
+  all.push_back({"cached(2^k)", 900, 16, 16, 1, 1, 1, {0, 1, 401, 401, 900}});
+  all.push_back({"window(1)", 1000, 3, 64});
   return all;
 }
 
@@ -193,6 +207,19 @@ inline void expect_gradient(const std::vector<double>& actual, const std::vector
     ASSERT_TRUE(std::abs(actual[i] - numeric[i]) <= 1e-8 * (1 + std::abs(numeric[i])))
         << what << " entry " << i << ": " << actual[i] << ", numerically " << numeric[i];
   }
+}
+
+/// Calls run() once with the loops of each instruction set that this machine has, scalars included.
+template <typename Run>
+void for_each_target(const Run& run) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    run();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 using StorageTypes = ::testing::Types<float, double, Bfloat16>;

@@ -13,6 +13,13 @@
 
 namespace hopmix {
 
+/// A pattern written out: row i is cols[row_ptr[i] .. row_ptr[i+1]), ascending, all below i.
+struct Csr {
+  std::vector<int64_t> row_ptr;  // [n + 1]
+  std::vector<int32_t> cols;     // [nnz]
+  int64_t rows() const { return static_cast<int64_t>(row_ptr.size()) - 1; }
+};
+
 /// A causal pattern on `size()` tokens: row i lists the tokens j < i that token i may read (never i
 /// itself). A value: copies share one immutable description, and every member may be called from
 /// many threads.
@@ -34,6 +41,10 @@ class Pattern {
   /// < size().
   void row(int64_t i, std::vector<int32_t>& cols) const;
 
+  /// Replaces `out` by rows [begin, end), row_ptr counting from 0: the same rows, quicker together.
+  /// Throws Error unless 0 <= begin <= end <= size().
+  void rows(int64_t begin, int64_t end, Csr& out) const;
+
   /// Whether row(i + 1) is always a subset of row(i) and {i}: then the live cache after token i is
   /// exactly row(i + 1). True of dense, window, global, blocks, fenwick, cached and unions of them.
   /// Holds for every n, not this one alone: never true of bare offsets, which a larger n may add
@@ -50,13 +61,6 @@ class Pattern {
   std::string spec_;
   int64_t n_ = 0;
   std::shared_ptr<const Node> root_;
-};
-
-/// A pattern written out: row i is cols[row_ptr[i] .. row_ptr[i+1]), ascending, all below i.
-struct Csr {
-  std::vector<int64_t> row_ptr;  // [n + 1]
-  std::vector<int32_t> cols;     // [nnz]
-  int64_t rows() const { return static_cast<int64_t>(row_ptr.size()) - 1; }
 };
 
 Csr to_csr(const Pattern& pattern);

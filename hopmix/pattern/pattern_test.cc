@@ -281,6 +281,32 @@ TEST(Offsets, NlognIsExactWhereDoubleIsNot) {
   EXPECT_EQ(values[(1 << 24) - 1], int64_t{24} * ((1 << 24) - 1) + 1);
 }
 
+TEST(Pattern, RowsTogetherAreTheRowsOneByOne) {
+  for (const char* spec :
+       {"dense", "window(5)", "2^k", "k^2+1", "offsets(7,11)", "cached(2^k)", "cached(k^2+1)",
+        "cached(fib)", "strided(3)", "global(4)", "blocks(8)", "random(3,1)", "fenwick",
+        "cached(k^3+1)|global(2)", "2^k|window(3)"}) {
+    const Pattern pattern(spec, 500);
+    for (const auto& [begin, end] :
+         {std::pair{0, 0}, {0, 1}, {0, 500}, {1, 33}, {31, 64}, {250, 290}, {499, 500}, {500, 500}}) {
+      Csr rows{{9, 9}, {9}};
+      pattern.rows(begin, end, rows);
+      ASSERT_EQ(rows.rows(), end - begin) << spec;
+      for (int64_t i = begin; i < end; ++i) {
+        const std::vector<int32_t> together(rows.cols.begin() + rows.row_ptr[i - begin],
+                                            rows.cols.begin() + rows.row_ptr[i - begin + 1]);
+        ASSERT_EQ(together, row(pattern, i)) << spec << " row " << i << " of " << begin << ".." << end;
+      }
+      ASSERT_EQ(rows.row_ptr.back(), static_cast<int64_t>(rows.cols.size())) << spec;
+    }
+  }
+  const Pattern largest("cached(k^2+1)", kLargest);
+  Csr rows;
+  largest.rows(kLargest - 2, kLargest, rows);
+  EXPECT_EQ(std::vector<int32_t>(rows.cols.begin() + rows.row_ptr[1], rows.cols.end()),
+            row(largest, kLargest - 1));
+}
+
 TEST(Pattern, RefusesLengthsAndRowsOutOfRange) {
   EXPECT_THROW(Pattern("dense", -1), Error);
   EXPECT_THROW(Pattern("dense", kLargest + 1), Error);
@@ -289,6 +315,10 @@ TEST(Pattern, RefusesLengthsAndRowsOutOfRange) {
   EXPECT_THROW(pattern.row(3, cols), Error);
   EXPECT_THROW(pattern.row(-1, cols), Error);
   EXPECT_THROW(Pattern("dense", 0).row(0, cols), Error);
+  Csr rows;
+  EXPECT_THROW(pattern.rows(-1, 2, rows), Error);
+  EXPECT_THROW(pattern.rows(2, 1, rows), Error);
+  EXPECT_THROW(pattern.rows(0, 4, rows), Error);
 }
 
 }  // namespace

@@ -83,7 +83,84 @@ void append_row(const Dag& p, int64_t i, Cols& cols) {
               p.rows.cols.begin() + p.rows.row_ptr[i + 1]);
 }
 
+// Rows of the kinds whose neighbours have much in common. What they append to `cols` is one row
+// after another.
+
+void append_rows(const Offsets& p, int64_t begin, int64_t end, Csr& out) {
+  size_t count = std::upper_bound(p.values.begin(), p.values.end(), begin) - p.values.begin();
+  for (int64_t i = begin; i < end; ++i) {
+    while (count < p.values.size() && p.values[count] <= i) ++count;
+    const size_t at = out.cols.size();
+    out.cols.resize(at + count);
+    for (size_t k = 0; k < count; ++k) {
+      out.cols[at + k] = static_cast<int32_t>(i - p.values[count - 1 - k]);
+    }
+    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+  }
+}
+
+// As cached_row(), but f by f: what token t reads for f(k) stays the same until t - f(k) passes it,
+// so one division serves all rows.
+void append_rows(const Cached& p, int64_t begin, int64_t end, Csr& out) {
+  const size_t levels =
+      std::lower_bound(p.offsets.begin(), p.offsets.end(), end) - p.offsets.begin();
+  const int64_t count = end - begin;
+  std::vector<int32_t> reads(levels * count, 0);  // [row, level from the last]: token from 1, or 0
+  for (size_t k = 0; k < levels; ++k) {
+    const int64_t a = p.spacing[k], f = p.offsets[k];
+    int64_t t = std::max(begin + 1, f + 1);
+    int64_t token = a * ((t - f + a - 1) / a);
+    int32_t* at = reads.data() + (t - begin - 1) * levels + (levels - 1 - k);
+    for (; t <= end; ++t, at += levels) {
+      if (t - f > token) token += a;
+      *at = static_cast<int32_t>(token);
+    }
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    const size_t at = out.cols.size();
+    out.cols.resize(at + levels);
+    int32_t* to = out.cols.data() + at;
+    int32_t last = 0;
+    for (size_t k = 0; k < levels; ++k) {
+      const int32_t token = reads[r * levels + k];
+      *to = token - 1;
+      to += token != last;
+      last = token;
+    }
+    out.cols.resize(to - out.cols.data());
+    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+  }
+}
+
+// Any other: row by row.
+template <typename Term>
+void append_rows(const Term& p, int64_t begin, int64_t end, Csr& out) {
+  for (int64_t i = begin; i < end; ++i) {
+    append_row(p, i, out.cols);
+    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+  }
+}
+
 }  // namespace
+
+void Pattern::rows(int64_t begin, int64_t end, Csr& out) const {
+  if (begin < 0 || begin > end || end > n_) {
+    throw Error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
+                " must lie in 0 to " + std::to_string(n_));
+  }
+  out.row_ptr.assign(1, 0);
+  out.cols.clear();
+  if (root_->terms.size() == 1) {
+    std::visit([&](const auto& p) { append_rows(p, begin, end, out); }, root_->terms.front());
+    return;
+  }
+  Cols cols;
+  for (int64_t i = begin; i < end; ++i) {
+    row(i, cols);
+    out.cols.insert(out.cols.end(), cols.begin(), cols.end());
+    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+  }
+}
 
 void Pattern::row(int64_t i, std::vector<int32_t>& cols) const {
   if (i < 0 || i >= n_) {

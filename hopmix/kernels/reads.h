@@ -1,0 +1,53 @@
+// The reads of some neighbouring rows, written out for the inner loops.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hopmix/kernels/padded.h"
+#include "hopmix/kernels/rows.h"
+#include "hopmix/kernels/slots.h"
+
+namespace hopmix::kernels {
+
+/// Row i in [begin, end) reads count(i) slots. Its reads, and what is computed for each of them,
+/// start at a multiple of kPad, so that whole vectors can be stored.
+class Reads {
+ public:
+  /// `stride`: elements from one slot to the next, in every buffer that is read.
+  void assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin, int64_t end);
+
+  int64_t begin() const { return begin_; }
+  int64_t end() const { return end_; }
+  int64_t count(int64_t i) const { return counts_[i - begin_]; }
+  int64_t first(int64_t i) const { return firsts_[i - begin_]; }
+  /// The first element of each slot that is read: slot * stride.
+  const int64_t* at(int64_t i) const { return at_.data() + first(i); }
+
+  /// Entries of an array with one number for each read.
+  int64_t size() const { return firsts_.back(); }
+
+ private:
+  int64_t begin_ = 0, end_ = 0;
+  std::vector<int64_t> counts_, firsts_, at_;
+  Csr made_;
+};
+
+/// Numbers, one for each read; grows and keeps its memory.
+template <typename A>
+class PerRead {
+ public:
+  void resize(int64_t size) {
+    if (size > capacity_) {
+      capacity_ = size + size / 4;
+      buffer_ = Buffer<A>(capacity_);
+    }
+  }
+  A* at(const Reads& reads, int64_t i) const { return buffer_.data() + reads.first(i); }
+
+ private:
+  int64_t capacity_ = 0;
+  Buffer<A> buffer_;
+};
+
+}  // namespace hopmix::kernels
