@@ -8,6 +8,8 @@
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
 #include "hopmix/kernels/row_blocks.h"
+#include "hopmix/kernels/row_loops.h"
+#include "hopmix/kernels/shared_gradient.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -17,25 +19,23 @@ int64_t entries(const GlrAttentionInputs<T>& in) {
   return in.sequences.tokens() * in.heads * in.value_width;
 }
 
-// The inputs of one query head, as the loops read them.
+// The inputs of one query head.
 template <typename T>
 struct Head {
-  using A = Accumulator<T>;
+  HeadOf<const T> k;
   StagedRows<T> q, v;
   StagedScalars<T> gate, d, d_self;
-  HeadOf<const T> k;
 
   Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block)
-      : q(of(in, in.q, s, in.heads, head, in.key_width), block),
-        v(of(in, in.v, s, in.kv_heads, head / (in.heads / in.kv_heads), in.value_width), block),
-        gate(of(in, in.gate, s, in.heads, head, 1), block),
-        d(of(in, in.d, s, in.heads, head, 1), block),
-        d_self(of(in, in.d_self, s, in.heads, head, 1), block),
-        k(of(in, in.k, s, in.kv_heads, head / (in.heads / in.kv_heads), in.key_width)) {}
+      : k(in.k, in.sequences, s, in.kv_heads, kv(in, head), in.key_width),
+        q({in.q, in.sequences, s, in.heads, head, in.key_width}, block),
+        v({in.v, in.sequences, s, in.kv_heads, kv(in, head), in.value_width}, block),
+        gate({in.gate, in.sequences, s, in.heads, head, 1}, block),
+        d({in.d, in.sequences, s, in.heads, head, 1}, block),
+        d_self({in.d_self, in.sequences, s, in.heads, head, 1}, block) {}
 
-  static HeadOf<const T> of(const GlrAttentionInputs<T>& in, const T* x, const Sequence& s,
-                            int64_t heads, int64_t head, int64_t width) {
-    return {x, in.sequences, s, heads, head, width};
+  static int64_t kv(const GlrAttentionInputs<T>& in, int64_t head) {
+    return head / (in.heads / in.kv_heads);
   }
 
   void load(int64_t block, int64_t begin, int64_t end) {
@@ -45,113 +45,82 @@ struct Head {
     d.load(block, begin, end);
     d_self.load(block, begin, end);
   }
-
-  void view(int64_t block, GlrBlock<A>& b) const {
-    b.first = block;
-    b.q = q.rows(block);
-    b.v = v.rows(block);
-    b.gate = gate.data();
-    b.d = d.data();
-    b.d_self = d_self.data();
-  }
 };
 
-// What the members of a team share: the slots and the reads of the block in work.
+// Reads of one member's rows, and a number or two for each.
+template <typename A>
+struct MemberReads {
+  Reads reads;
+  PerRead<A> p, u;
+};
+
+// What the members of a team share: the slots, and the reads of the block in work.
 template <typename A>
 struct Scratch {
   BlockPlan plan;
   Slots slots;
-  int64_t key_width, value_width;  // padded
-  PaddedRows<A> kz;                // by slot: k and z
-  std::vector<GlrReads<A>> reads;  // one a member
+  int64_t key_width, value_width;       // padded
+  PaddedRows<A> kz;                     // by slot: k and z
+  std::vector<MemberReads<A>> members;
 
-  Scratch(const Rows& rows, int64_t length, int64_t k, int64_t v, int64_t members)
-      : plan(rows, length, members),
+  Scratch(const Rows& rows, int64_t length, int64_t k, int64_t v, int64_t team)
+      : plan(rows, length, team),
         slots(rows, length, plan.block),
         key_width(padded(k)),
         value_width(padded(v)),
         kz(slots.count(), key_width + value_width),
-        reads(members) {}
+        members(team) {}
 
-  GlrBlock<A> block(double scale) const {
-    GlrBlock<A> b{};
-    b.k = kz.view();
-    b.z = {b.k.data + key_width, b.k.stride};
-    b.key_width = key_width;
-    b.value_width = value_width;
-    b.scale = static_cast<A>(scale);
-    return b;
-  }
+  RowsAt<A> k() const { return kz.view(); }
+  RowsAt<A> z() const { return {kz.view().data + key_width, kz.view().stride}; }
 };
+
+template <typename T>
+GlrBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
+                                  const Scratch<Accumulator<T>>& scratch) {
+  GlrBlock<Accumulator<T>> b{};
+  b.first = first;
+  b.v = head.v.rows(first);
+  b.gate = head.gate.data();
+  b.d = head.d.data();
+  b.d_self = head.d_self.data();
+  b.z = scratch.z();
+  return b;
+}
 
 // The forward pass of one head, by all members of a team at once.
 template <typename T, typename Out>
 void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<Out>& y,
              Scratch<Accumulator<T>>& scratch, const Member& member) {
   using A = Accumulator<T>;
-  const GlrLoops<A> loops = glr_loops<A>();
+  const auto rows = row_loops<A>();
+  const auto enter = enter_loops<T>();
+  const auto glr = glr_loops<A>();
   const auto [from, to] = member.share(0, scratch.value_width, kPad);
-  GlrReads<A>& own = scratch.reads[member.rank()];
+  MemberReads<A>& own = scratch.members[member.rank()];
   Slots slots = scratch.slots;
-  const GlrEnter<T> enter = glr_enter<T>();
-  GlrBlock<A> b = scratch.block(in.scale);
+  const RowsAt<A> k = scratch.k();
   const auto [length, block] = scratch.plan;
   for (int64_t first = 0; first < length; first += block) {
     const int64_t last = std::min(first + block, length);
     const auto [begin, end] = member.share(first, last);
     slots.forward(in.rows, first, last);
     head.load(first, begin, end);
-    enter(b, {nullptr, begin, end - begin, head.k, head.v.head(), head.d.head()}, slots);
-    own.reads.assign(in.rows, slots, b.k.stride, begin, end);
+    enter.copy({nullptr, begin, end - begin, &slots}, head.k, k);
+    own.reads.assign(in.rows, slots, k.stride, begin, end);
     own.p.resize(own.reads.size());
-    head.view(first, b);
+    member.sync();
+    rows.dots(own.reads, head.q.rows(first), k.data, scratch.key_width, static_cast<A>(in.scale),
+              own.p);
+    rows.softmax(own.reads, own.p);
+    member.sync();
+    GlrBlock<A> b = block_of(head, first, scratch);
     b.y = y.rows(first);
-    member.sync();
-    loops.softmax(b, own);
-    member.sync();
-    for (const GlrReads<A>& part : scratch.reads) loops.solve(b, part, slots, from, to);
+    for (const auto& part : scratch.members) glr.solve(b, part.reads, part.p, slots, from, to);
     y.store(first, first, last, from, to);
     member.sync();
   }
 }
-
-// Gradients into k or v: written at once if one query head reads them, else summed over the group.
-template <typename T>
-class SharedGradient {
- public:
-  using A = Accumulator<T>;
-
-  SharedGradient(HeadOf<T> out, const BlockPlan& plan, int64_t group)
-      : out_(out), group_(group), rows_(out, plan.block) {
-    if (!out || group == 1) return;
-    block_ = PaddedRows<A>(plan.block, out.width);
-    sum_ = PaddedRows<A>(plan.length, out.width);
-  }
-
-  explicit operator bool() const { return static_cast<bool>(out_); }
-
-  /// Where the loops write rows of a block.
-  RowsAt<A> rows(int64_t block) const { return group_ == 1 ? rows_.rows(block) : block_.view(); }
-
-  /// Takes columns [from, to) of rows [begin, end), written for query head `member` of the group.
-  void store(int64_t head, int64_t begin, int64_t end, int64_t from, int64_t to) const {
-    if (!out_) return;
-    if (group_ == 1) return rows_.store(begin, begin, end, from, to);
-    for (int64_t i = begin; i < end; ++i) {
-      A* sum = sum_[i];
-      const A* add = block_[i - begin];
-      for (int64_t c = from; c < to; ++c) sum[c] = head == 0 ? add[c] : sum[c] + add[c];
-      if (head + 1 < group_) continue;
-      for (int64_t c = from; c < std::min(to, out_.width); ++c) out_[i][c] = static_cast<T>(sum[c]);
-    }
-  }
-
- private:
-  HeadOf<T> out_;
-  int64_t group_;
-  UnstagedRows<T> rows_;
-  PaddedRows<A> block_, sum_;
-};
 
 // The backward of one key/value head, with all query heads that read it.
 template <typename T>
@@ -160,12 +129,12 @@ class Backward {
   using A = Accumulator<T>;
 
   Backward(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t kv_head, const T* y,
-           const T* grad_y, const GlrAttentionGradients<T>& out, int64_t members)
+           const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
       : in_(in),
-        scratch_(in.rows, s.length, in.key_width, in.value_width, members),
+        scratch_(in.rows, s.length, in.key_width, in.value_width, team),
         back_(scratch_.slots.count(), scratch_.key_width + scratch_.value_width),
         total_(scratch_.plan.block, in.value_width),
-        scalars_(3, scratch_.plan.block),
+        scalars_(4, scratch_.plan.block),
         exact_y_(kRoundsOutput<T> ? s.length * in.value_width : 0),
         dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, scratch_.plan,
             in.heads / in.kv_heads),
@@ -209,7 +178,7 @@ class Backward {
 
   const GlrAttentionInputs<T>& in_;
   Scratch<A> scratch_;
-  PaddedRows<A> back_;            // by slot: later and dk
+  PaddedRows<A> back_;             // by slot: dk and what is sent back to z
   PaddedRows<A> total_, scalars_;  // by row of the block
   Buffer<A> exact_y_;
   SharedGradient<T> dk_, dv_;
@@ -223,22 +192,20 @@ void Backward<T>::run(int64_t h, const Member& member) {
     const UnstagedRows<A> y({exact_y_.data(), in_.value_width}, scratch_.plan.block);
     forward(in_, head.in, y, scratch_, member);
   }
-  const GlrLoops<A> loops = glr_loops<A>();
-  const GlrEnter<T> enter = glr_enter<T>();
-  GlrReads<A>& own = scratch_.reads[member.rank()];
+  const auto rows = row_loops<A>();
+  const auto enter = enter_loops<T>();
+  const auto enter_y = enter_loops<A>();
+  const auto glr = glr_loops<A>();
+  MemberReads<A>& own = scratch_.members[member.rank()];
   Slots slots = scratch_.slots;
-  GlrBlock<A> b = scratch_.block(in_.scale);
-  b.later = back_.view();
-  b.dk = {b.later.data + b.value_width, b.later.stride};
-  b.total = total_.view();
-  b.dgate = head.dgate ? scalars_[0] : nullptr;
-  b.dd = head.dd ? scalars_[1] : nullptr;
-  b.dd_self = head.dd_self ? scalars_[2] : nullptr;
-  b.want_dq = static_cast<bool>(head.dq);
-  b.want_dv = static_cast<bool>(dv_);
-  b.want_logits = b.want_dq || dk_;
-  const auto [from, to] = member.share(0, b.value_width, kPad);
-  const auto [key_from, key_to] = member.share(0, b.key_width, kPad);
+  const RowsAt<A> k = scratch_.k(), z = scratch_.z(), dk = back_.view();
+  const RowsAt<A> later{dk.data + scratch_.key_width, dk.stride};
+  const int64_t key_width = scratch_.key_width, value_width = scratch_.value_width;
+  const auto [from, to] = member.share(0, value_width, kPad);
+  const auto [key_from, key_to] = member.share(0, key_width, kPad);
+  const bool want_logits = head.dq || dk_;
+  A *dgate = scalars_[0], *dd = scalars_[1], *dd_self = scalars_[2], *factor = scalars_[3];
+  const A scale = static_cast<A>(in_.scale);
 
   const auto [length, block] = scratch_.plan;
   for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
@@ -247,43 +214,62 @@ void Backward<T>::run(int64_t h, const Member& member) {
     slots.backward(in_.rows, first, last);
     const auto [enter_from, enter_to] =
         member.share(0, static_cast<int64_t>(slots.entered().size()));
-    enter(b,
-          {slots.entered().data() + enter_from, 0, enter_to - enter_from, head.in.k,
-           head.in.v.head(), head.in.d.head(), exact_y(head)},
-          slots);
+    const Entering entering{slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots};
+    enter.copy(entering, head.in.k, k);
+    enter_y.copy(entering, exact_y(head), z);
+    enter.add(entering, head.in.d.head(), head.in.v.head(), z);  // z = y + d v
+    enter.zero(entering, key_width + value_width, dk);
     head.in.load(first, begin, end);
     head.grad_y.load(first, begin, end);
-    own.reads.assign(in_.rows, slots, b.k.stride, begin, end);
+    own.reads.assign(in_.rows, slots, k.stride, begin, end);
     own.p.resize(own.reads.size());
     own.u.resize(own.reads.size());
-    head.in.view(first, b);
+    member.sync();
+
+    const BlockRows<const A> q = head.in.q.rows(first);
+    rows.dots(own.reads, q, k.data, key_width, scale, own.p);
+    rows.softmax(own.reads, own.p);
+    member.sync();
+
+    GlrBlock<A> b = block_of(head.in, first, scratch_);
     b.grad_y = head.grad_y.rows(first);
-    b.dq = head.dq.rows(first);
+    b.later = later;
+    b.total = {total_.view(), first};
+    b.want_dv = static_cast<bool>(dv_);
     b.dv = dv_.rows(first);
-    member.sync();
-    loops.softmax(b, own);
-    member.sync();
-    for (size_t part = scratch_.reads.size(); part-- > 0;) {
-      loops.solve_transposed(b, scratch_.reads[part], slots, from, to);
+    b.dd = head.dd ? dd : nullptr;
+    b.dd_self = head.dd_self ? dd_self : nullptr;
+    for (size_t part = scratch_.members.size(); part-- > 0;) {
+      const MemberReads<A>& theirs = scratch_.members[part];
+      glr.solve_transposed(b, theirs.reads, theirs.p, slots, from, to);
     }
     dv_.store(h, first, last, from, to);
     member.sync();
-    loops.row_gradients(b, own, slots);
-    head.dq.store(first, begin, end, 0, b.key_width);
+
+    glr.gate_gradients(b, slots, begin, end, value_width);
+    if (head.dgate || want_logits) {
+      rows.dots(own.reads, {{total_[0], total_.view().stride}, first}, z.data, value_width, A{1},
+                own.u);
+      for (int64_t i = begin; i < end; ++i) factor[i - first] = scale * b.gate[i - first];
+      rows.softmax_backward(own.reads, own.p, own.u, dgate + (begin - first),
+                            want_logits ? factor + (begin - first) : nullptr);
+    }
+    if (head.dq) {
+      rows.gather(own.reads, own.p, k.data, head.dq.rows(first), 0, key_width);
+      head.dq.store(first, begin, end, 0, key_width);
+    }
     for (const auto& [out, values] :
-         {std::pair{head.dgate, b.dgate}, {head.dd, b.dd}, {head.dd_self, b.dd_self}}) {
-      for (int64_t i = begin; values && i < end; ++i) *out[i] = static_cast<T>(values[i - first]);
+         {std::pair{head.dgate, dgate}, {head.dd, dd}, {head.dd_self, dd_self}}) {
+      for (int64_t i = begin; out && i < end; ++i) *out[i] = static_cast<T>(values[i - first]);
     }
     member.sync();
+
     if (dk_) {
-      for (size_t part = scratch_.reads.size(); part-- > 0;) {
-        loops.key_gradients(b, scratch_.reads[part], key_from, key_to);
+      for (size_t part = scratch_.members.size(); part-- > 0;) {
+        const MemberReads<A>& theirs = scratch_.members[part];
+        rows.scatter(theirs.reads, theirs.p, q, dk.data, key_from, key_to);
       }
-      const RowsAt<A> dk = dk_.rows(first);
-      for (int64_t i = first; i < last; ++i) {
-        const A* sum = b.dk[slots.of(i)];
-        std::copy(sum + key_from, sum + key_to, dk[i - first] + key_from);
-      }
+      dk_.take(dk, slots, first, last, key_from, key_to);
       dk_.store(h, first, last, key_from, key_to);
     }
     member.sync();
@@ -294,18 +280,17 @@ void Backward<T>::run(int64_t h, const Member& member) {
 
 template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
-  using A = Accumulator<T>;
   struct Task {
-    Scratch<A> scratch;
+    Scratch<Accumulator<T>> scratch;
     Head<T> head;
     UnstagedRows<T> y;
   };
   parallel_teams(
       in.sequences.count() * in.heads, entries(in), padded(in.value_width) / kPad,
-      [&](int64_t task, int64_t members) {
+      [&](int64_t task, int64_t team) {
         const Sequence& s = in.sequences.list[task / in.heads];
         const int64_t head = task % in.heads;
-        Scratch<A> scratch(in.rows, s.length, in.key_width, in.value_width, members);
+        Scratch<Accumulator<T>> scratch(in.rows, s.length, in.key_width, in.value_width, team);
         const int64_t block = scratch.plan.block;
         return Task{std::move(scratch), Head<T>(in, s, head, block),
                     UnstagedRows<T>({y, in.sequences, s, in.heads, head, in.value_width}, block)};
@@ -321,9 +306,9 @@ void glr_attention_backward(const GlrAttentionInputs<T>& in, const T* y, const T
   // A task owns a key/value head, so the sums into dk and dv have one order.
   parallel_teams(
       in.sequences.count() * in.kv_heads, entries(in), padded(in.value_width) / kPad,
-      [&](int64_t task, int64_t members) {
+      [&](int64_t task, int64_t team) {
         const Sequence& s = in.sequences.list[task / in.kv_heads];
-        return Backward<T>(in, s, task % in.kv_heads, y, grad_y, out, members);
+        return Backward<T>(in, s, task % in.kv_heads, y, grad_y, out, team);
       },
       [&](int64_t, Backward<T>& task, const Member& member) { task.run(member); });
 }

@@ -65,12 +65,12 @@ class StagedRows {
 
   const HeadOf<const T>& head() const { return head_; }
 
-  /// The rows, counted from `block`.
-  RowsAt<const A> rows(int64_t block) const {
+  /// The rows of the block that starts at `block`.
+  BlockRows<const A> rows(int64_t block) const {
     if constexpr (HeadOf<const T>::kSameType) {
-      if (head_.direct()) return {head_[block], head_.stride};
+      if (head_.direct()) return {{head_[block], head_.stride}, block};
     }
-    return {copy_[0], copy_.view().stride};
+    return {{copy_[0], copy_.view().stride}, block};
   }
 
  private:
@@ -109,11 +109,11 @@ class UnstagedRows {
 
   explicit operator bool() const { return static_cast<bool>(head_); }
 
-  RowsAt<A> rows(int64_t block) const {
+  BlockRows<A> rows(int64_t block) const {
     if constexpr (HeadOf<T>::kSameType) {
-      if (head_ && head_.direct()) return {head_[block], head_.stride};
+      if (head_ && head_.direct()) return {{head_[block], head_.stride}, block};
     }
-    return {copy_[0], copy_.view().stride};
+    return {copy_.view(), block};
   }
 
   /// Puts columns [from, to) of rows [begin, end) where they belong.

@@ -51,7 +51,15 @@ struct RowsAt {
   A* operator[](int64_t i) const { return data + i * stride; }
 };
 
-/// The same with memory of its own.
+/// Rows of a block, by token: row i at rows[i - first].
+template <typename A>
+struct BlockRows {
+  RowsAt<A> rows;
+  int64_t first = 0;
+  A* operator[](int64_t i) const { return rows[i - first]; }
+};
+
+/// RowsAt with memory of its own.
 template <typename A>
 class PaddedRows {
  public:
