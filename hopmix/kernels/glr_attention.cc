@@ -76,9 +76,9 @@ struct Scratch {
 };
 
 template <typename T>
-GlrBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
+GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
                                   const Scratch<Accumulator<T>>& scratch) {
-  GlrBlock<Accumulator<T>> b{};
+  GlrAttentionBlock<Accumulator<T>> b{};
   b.first = first;
   b.v = head.v.rows(first);
   b.gate = head.gate.data();
@@ -95,7 +95,7 @@ void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<
   using A = Accumulator<T>;
   const auto rows = row_loops<A>();
   const auto enter = enter_loops<T>();
-  const auto glr = glr_loops<A>();
+  const auto glr = glr_attention_loops<A>();
   const auto [from, to] = member.share(0, scratch.value_width, kPad);
   MemberReads<A>& own = scratch.members[member.rank()];
   Slots slots = scratch.slots;
@@ -114,7 +114,7 @@ void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<
               own.p);
     rows.softmax(own.reads, own.p);
     member.sync();
-    GlrBlock<A> b = block_of(head, first, scratch);
+    GlrAttentionBlock<A> b = block_of(head, first, scratch);
     b.y = y.rows(first);
     for (const auto& part : scratch.members) glr.solve(b, part.reads, part.p, slots, from, to);
     y.store(first, first, last, from, to);
@@ -195,7 +195,7 @@ void Backward<T>::run(int64_t h, const Member& member) {
   const auto rows = row_loops<A>();
   const auto enter = enter_loops<T>();
   const auto enter_y = enter_loops<A>();
-  const auto glr = glr_loops<A>();
+  const auto glr = glr_attention_loops<A>();
   MemberReads<A>& own = scratch_.members[member.rank()];
   Slots slots = scratch_.slots;
   const RowsAt<A> k = scratch_.k(), z = scratch_.z(), dk = back_.view();
@@ -231,7 +231,7 @@ void Backward<T>::run(int64_t h, const Member& member) {
     rows.softmax(own.reads, own.p);
     member.sync();
 
-    GlrBlock<A> b = block_of(head.in, first, scratch_);
+    GlrAttentionBlock<A> b = block_of(head.in, first, scratch_);
     b.grad_y = head.grad_y.rows(first);
     b.later = later;
     b.total = {total_.view(), first};

@@ -13,7 +13,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <typename A>
-void solve(const GlrBlock<A>& b, const Reads& reads, const PerRead<A>& p, const Slots& slots,
+void solve(const GlrAttentionBlock<A>& b, const Reads& reads, const PerRead<A>& p, const Slots& slots,
            int64_t from, int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.begin(); i < reads.end(); ++i) {
@@ -33,7 +33,7 @@ void solve(const GlrBlock<A>& b, const Reads& reads, const PerRead<A>& p, const 
 }
 
 template <typename A>
-void solve_transposed(const GlrBlock<A>& b, const Reads& reads, const PerRead<A>& p,
+void solve_transposed(const GlrAttentionBlock<A>& b, const Reads& reads, const PerRead<A>& p,
                       const Slots& slots, int64_t from, int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.end() - 1; i >= reads.begin(); --i) {
@@ -54,7 +54,7 @@ void solve_transposed(const GlrBlock<A>& b, const Reads& reads, const PerRead<A>
 }
 
 template <typename A>
-void gate_gradients(const GlrBlock<A>& b, const Slots& slots, int64_t begin, int64_t end,
+void gate_gradients(const GlrAttentionBlock<A>& b, const Slots& slots, int64_t begin, int64_t end,
                     int64_t width) {
   for (int64_t i = begin; i < end; ++i) {
     if (b.dd) b.dd[i - b.first] = dot<A>(b.later[slots.of(i)], b.v[i], width);
@@ -63,11 +63,11 @@ void gate_gradients(const GlrBlock<A>& b, const Slots& slots, int64_t begin, int
 }
 
 template <typename A>
-GlrLoops<A> loops() {
+GlrAttentionLoops<A> loops() {
   return {solve<A>, solve_transposed<A>, gate_gradients<A>};
 }
-GlrLoops<float> loops_float() { return loops<float>(); }
-GlrLoops<double> loops_double() { return loops<double>(); }
+GlrAttentionLoops<float> loops_float() { return loops<float>(); }
+GlrAttentionLoops<double> loops_double() { return loops<double>(); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -81,11 +81,11 @@ HWY_EXPORT(loops_float);
 HWY_EXPORT(loops_double);
 
 template <>
-GlrLoops<float> glr_loops() {
+GlrAttentionLoops<float> glr_attention_loops() {
   return HWY_DYNAMIC_DISPATCH(loops_float)();
 }
 template <>
-GlrLoops<double> glr_loops() {
+GlrAttentionLoops<double> glr_attention_loops() {
   return HWY_DYNAMIC_DISPATCH(loops_double)();
 }
 

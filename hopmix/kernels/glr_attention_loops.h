@@ -9,7 +9,7 @@ namespace hopmix::kernels {
 
 /// What the loops see of a block of rows. Widths and columns are padded ones.
 template <typename A>
-struct GlrBlock {
+struct GlrAttentionBlock {
   int64_t first = 0;           // its first row; "by row" counts from there
   BlockRows<const A> v;        // by row
   const A *gate, *d, *d_self;  // by row
@@ -23,19 +23,19 @@ struct GlrBlock {
 };
 
 template <typename A>
-struct GlrLoops {
+struct GlrAttentionLoops {
   /// z and y of these rows, in order, columns [from, to).
-  void (*solve)(const GlrBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&, int64_t from,
+  void (*solve)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&, int64_t from,
                 int64_t to);
   /// total, later and dv of these rows, last first, columns [from, to).
-  void (*solve_transposed)(const GlrBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&,
+  void (*solve_transposed)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&,
                            int64_t from, int64_t to);
   /// dd and dd_self of rows [begin, end).
-  void (*gate_gradients)(const GlrBlock<A>&, const Slots&, int64_t begin, int64_t end,
+  void (*gate_gradients)(const GlrAttentionBlock<A>&, const Slots&, int64_t begin, int64_t end,
                          int64_t width);
 };
 
 template <typename A>
-GlrLoops<A> glr_loops();
+GlrAttentionLoops<A> glr_attention_loops();
 
 }  // namespace hopmix::kernels

@@ -53,6 +53,7 @@ class StagedRows {
  public:
   using A = Accumulator<T>;
 
+  StagedRows() = default;
   StagedRows(HeadOf<const T> head, int64_t most) : head_(head) {
     if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
   }
@@ -103,6 +104,7 @@ class UnstagedRows {
  public:
   using A = Accumulator<T>;
 
+  UnstagedRows() = default;
   UnstagedRows(HeadOf<T> head, int64_t most) : head_(head) {
     if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
   }

@@ -18,6 +18,9 @@ namespace hopmix::kernels {
 /// Below this many entries waking the threads costs more than they save.
 inline constexpr int64_t kWorthThreads = 4096;
 
+/// As many members to a team as there are threads.
+inline constexpr int64_t kAnyTeam = int64_t{1} << 20;
+
 /// Calls body(0) ... body(count - 1), in any order and, when there are `entries` enough to work on,
 /// at once. A task owns its outputs and sums in its own order, so results do not depend on the
 /// number of threads. The first exception (memory, say) is thrown again here.

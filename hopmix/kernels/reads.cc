@@ -5,7 +5,7 @@
 namespace hopmix::kernels {
 
 void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin,
-                   int64_t end) {
+                   int64_t end, bool self) {
   begin_ = begin;
   end_ = end;
   const RowList list = rows.list(begin, end, made_);
@@ -13,7 +13,7 @@ void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t
   firsts_.resize(end - begin + 1);
   firsts_[0] = 0;
   for (int64_t i = 0; i < end - begin; ++i) {
-    counts_[i] = list.row_ptr[i + 1] - list.row_ptr[i];
+    counts_[i] = list.row_ptr[i + 1] - list.row_ptr[i] + self;
     firsts_[i + 1] = firsts_[i] + padded(counts_[i]);
   }
   at_.resize(firsts_.back());
@@ -21,11 +21,13 @@ void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t
   for (int64_t i = 0; i < end - begin; ++i) {
     const int32_t* from = list.cols + (list.row_ptr[i] - list.row_ptr[0]);
     int64_t* to = at_.data() + firsts_[i];
+    const int64_t listed = counts_[i] - self;
     if (table == nullptr) {
-      for (int64_t r = 0; r < counts_[i]; ++r) to[r] = from[r] * stride;
+      for (int64_t r = 0; r < listed; ++r) to[r] = from[r] * stride;
     } else {
-      for (int64_t r = 0; r < counts_[i]; ++r) to[r] = table[from[r]] * stride;
+      for (int64_t r = 0; r < listed; ++r) to[r] = table[from[r]] * stride;
     }
+    if (self) to[listed] = slots.of(begin + i) * stride;
   }
 }
 

@@ -14,8 +14,10 @@ namespace hopmix::kernels {
 /// start at a multiple of kPad, so that whole vectors can be stored.
 class Reads {
  public:
-  /// `stride`: elements from one slot to the next, in every buffer that is read.
-  void assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin, int64_t end);
+  /// `stride`: elements from one slot to the next, in every buffer that is read. With `self` each
+  /// row also reads its own token, last.
+  void assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin, int64_t end,
+              bool self = false);
 
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
@@ -43,6 +45,7 @@ class PerRead {
       buffer_ = Buffer<A>(capacity_);
     }
   }
+  A* data() const { return buffer_.data(); }
   A* at(const Reads& reads, int64_t i) const { return buffer_.data() + reads.first(i); }
 
  private:
