@@ -38,7 +38,9 @@ class Head {
         alpha_diag_(plan_.block),
         members_(team) {}
 
-  void forward(T* y, const Member& member) { solve(UnstagedRows<T>(rows_of(y), plan_.block), member); }
+  void forward(T* y, const Member& member) {
+    solve(UnstagedRows<T>(rows_of(y), plan_.block), member);
+  }
 
   /// Call prepare_backward() first, once.
   void prepare_backward(const T* y, const T* grad_y, const GlrGradients<T>& out) {
@@ -201,8 +203,8 @@ void Head<T>::coefficient_gradients(const GlrBlock<A>& b, const Slots& slots, in
     }
   }
   // The coefficients themselves are no longer needed.
-  for (const auto& [out, read, gradient] : {std::tuple{out_.alpha, b.x.data, &own.alpha},
-                                            {out_.beta, b.y.data, &own.beta}}) {
+  for (const auto& [out, read, gradient] :
+       {std::tuple{out_.alpha, b.x.data, &own.alpha}, {out_.beta, b.y.data, &own.beta}}) {
     if (!out) continue;
     rows.dots(own.reads, lambda, read, width_, A{1}, *gradient);
     for (int64_t i = begin; i < end; ++i) {

@@ -59,8 +59,8 @@ template <typename A>
 struct Scratch {
   BlockPlan plan;
   Slots slots;
-  int64_t key_width, value_width;       // padded
-  PaddedRows<A> kz;                     // by slot: k and z
+  int64_t key_width, value_width;  // padded
+  PaddedRows<A> kz;                // by slot: k and z
   std::vector<MemberReads<A>> members;
 
   Scratch(const Rows& rows, int64_t length, int64_t k, int64_t v, int64_t team)
@@ -77,7 +77,7 @@ struct Scratch {
 
 template <typename T>
 GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
-                                  const Scratch<Accumulator<T>>& scratch) {
+                                           const Scratch<Accumulator<T>>& scratch) {
   GlrAttentionBlock<Accumulator<T>> b{};
   b.first = first;
   b.v = head.v.rows(first);

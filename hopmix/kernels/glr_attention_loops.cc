@@ -13,8 +13,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <typename A>
-void solve(const GlrAttentionBlock<A>& b, const Reads& reads, const PerRead<A>& p, const Slots& slots,
-           int64_t from, int64_t to) {
+void solve(const GlrAttentionBlock<A>& b, const Reads& reads, const PerRead<A>& p,
+           const Slots& slots, int64_t from, int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.begin(); i < reads.end(); ++i) {
     const int64_t row = i - b.first;

@@ -25,11 +25,11 @@ struct GlrAttentionBlock {
 template <typename A>
 struct GlrAttentionLoops {
   /// z and y of these rows, in order, columns [from, to).
-  void (*solve)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&, int64_t from,
-                int64_t to);
+  void (*solve)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&,
+                int64_t from, int64_t to);
   /// total, later and dv of these rows, last first, columns [from, to).
-  void (*solve_transposed)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&,
-                           int64_t from, int64_t to);
+  void (*solve_transposed)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p,
+                           const Slots&, int64_t from, int64_t to);
   /// dd and dd_self of rows [begin, end).
   void (*gate_gradients)(const GlrAttentionBlock<A>&, const Slots&, int64_t begin, int64_t end,
                          int64_t width);

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "hopmix/kernels/kernel_checks.h"
 #include "hopmix/kernels/reference.h"
-#include "hopmix/kernels/slots.h"
 #include "hopmix/kernels/test_data.h"
 
 namespace hopmix::kernels {
@@ -121,60 +123,32 @@ struct Problem {
 };
 
 template <typename T>
+std::unique_ptr<Problem<T>> make(const Case& c, bool on_the_fly) {
+  return std::make_unique<Problem<T>>(c, on_the_fly);
+}
+
+template <typename T>
 class GlrAttentionTest : public ::testing::Test {};
 TYPED_TEST_SUITE(GlrAttentionTest, StorageTypes);
 
 TYPED_TEST(GlrAttentionTest, MatchesTheReference) {
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(::testing::PrintToString(c));
-    Problem<TypeParam> problem(c);
-    problem.run();
-    problem.compare_with_reference();
-  }
+  for (const Case& c : cases()) expect_reference(make<TypeParam>, c);
 }
 
 TYPED_TEST(GlrAttentionTest, EveryInstructionSetMatchesTheReference) {
-  for_each_target([] {
-    for (const int64_t width : {1, 3, 15, 16, 17, 20, 31, 32, 33, 63, 64, 65, 100, 128}) {
-      Problem<TypeParam> problem({"k^2+1", 70, width, width + 1, 1, 2, 1});
-      problem.run();
-      problem.compare_with_reference();
-    }
-  });
+  expect_reference_for_each_target(make<TypeParam>);
 }
 
 TYPED_TEST(GlrAttentionTest, SlotsUsedAgainMatchTheReference) {
-  for (const Case& c : compact_cases()) {
-    SCOPED_TRACE(::testing::PrintToString(c));
-    Problem<TypeParam> problem(c, /*on_the_fly=*/true);
-    EXPECT_TRUE(Slots(problem.rows, problem.sequences.longest(), 32).compact());
-    problem.run();
-    problem.compare_with_reference();
-  }
+  expect_reference_with_slots_used_again(make<TypeParam>);
 }
 
 TYPED_TEST(GlrAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
-  const Case c{"cached(k^2+1)", 100, 20, 12, 2, 4, 2};
-  Problem<TypeParam> listed(c), made(c, true);
-  listed.run();
-  made.run();
-  EXPECT_TRUE(same_bits(listed.results(), made.results()));
+  expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
 }
 
 TYPED_TEST(GlrAttentionTest, SameBitsForAnyNumberOfThreads) {
-  expect_same_for_any_threads([] {
-    Problem<TypeParam> problem({"k^2+1", 100, 20, 12, 2, 6, 2});
-    problem.run();
-    return problem.results();
-  });
-  // One head, so that a team shares it.
-  for (const bool on_the_fly : {false, true}) {
-    expect_same_for_any_threads([&] {
-      Problem<TypeParam> problem({"cached(k^2+1)", 1500, 40, 100}, on_the_fly);
-      problem.run();
-      return problem.results();
-    });
-  }
+  expect_same_bits_for_any_threads(make<TypeParam>);
 }
 
 TYPED_TEST(GlrAttentionTest, LaterTokensAreNotSeen) {

@@ -22,9 +22,8 @@ void solve(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& slots, int64
     A *y = b.y[slots.of(i)], *out = b.out[i];
     const auto own = hn::Set(d, b.alpha_diag[i - b.first]);
     gather_reads(r.alpha.at(r.reads, i), b.x.data, r.reads.at(i), n, from, to,
-                 [&](int64_t c, Vec<A> sum) HWY_ATTR {
-                   hn::Store(hn::MulAdd(own, hn::Load(d, x + c), sum), d, y + c);
-                 });
+                 [&](int64_t c, Vec<A> sum)
+                     HWY_ATTR { hn::Store(hn::MulAdd(own, hn::Load(d, x + c), sum), d, y + c); });
     gather_reads(r.beta.at(r.reads, i), b.y.data, r.reads.at(i), n, from, to,
                  [&](int64_t c, Vec<A> sum) HWY_ATTR {
                    const auto all = hn::Add(hn::Load(d, y + c), sum);

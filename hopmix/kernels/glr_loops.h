@@ -10,13 +10,13 @@ namespace hopmix::kernels {
 /// Widths and columns are padded ones.
 template <typename A>
 struct GlrBlock {
-  int64_t first = 0;               // row that "by row" counts from
-  const A* alpha_diag;             // by row
-  RowsAt<A> x, y;                  // by slot
-  BlockRows<A> out;                // by row: written by solve(), the same as y
-  BlockRows<const A> grad_y;       // by row
-  RowsAt<A> later, dx;             // by slot: what readers send back to y and x
-  BlockRows<A> lambda;             // by row, written: dLoss/dy
+  int64_t first = 0;          // row that "by row" counts from
+  const A* alpha_diag;        // by row
+  RowsAt<A> x, y;             // by slot
+  BlockRows<A> out;           // by row: written by solve(), the same as y
+  BlockRows<const A> grad_y;  // by row
+  RowsAt<A> later, dx;        // by slot: what readers send back to y and x
+  BlockRows<A> lambda;        // by row, written: dLoss/dy
   bool want_dx;
 };
 

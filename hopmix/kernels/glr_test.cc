@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "hopmix/kernels/kernel_checks.h"
 #include "hopmix/kernels/reference.h"
 #include "hopmix/kernels/test_data.h"
 
@@ -110,32 +113,32 @@ struct Problem {
 };
 
 template <typename T>
+std::unique_ptr<Problem<T>> make(const Case& c, bool on_the_fly) {
+  return std::make_unique<Problem<T>>(c, on_the_fly);
+}
+
+template <typename T>
 class GlrTest : public ::testing::Test {};
 TYPED_TEST_SUITE(GlrTest, StorageTypes);
 
 TYPED_TEST(GlrTest, MatchesTheReference) {
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(::testing::PrintToString(c));
-    Problem<TypeParam> problem(c);
-    problem.run();
-    problem.compare_with_reference();
-  }
+  for (const Case& c : cases()) expect_reference(make<TypeParam>, c);
+}
+
+TYPED_TEST(GlrTest, EveryInstructionSetMatchesTheReference) {
+  expect_reference_for_each_target(make<TypeParam>);
+}
+
+TYPED_TEST(GlrTest, SlotsUsedAgainMatchTheReference) {
+  expect_reference_with_slots_used_again(make<TypeParam>);
 }
 
 TYPED_TEST(GlrTest, RowsMadeOnTheFlyGiveTheSameBits) {
-  const Case c{"cached(k^2+1)", 100, 20, 20, 2, 3, 3};
-  Problem<TypeParam> listed(c), made(c, true);
-  listed.run();
-  made.run();
-  EXPECT_TRUE(same_bits(listed.results(), made.results()));
+  expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
 }
 
 TYPED_TEST(GlrTest, SameBitsForAnyNumberOfThreads) {
-  expect_same_for_any_threads([] {
-    Problem<TypeParam> problem({"k^2+1", 100, 20, 20, 2, 3, 3});
-    problem.run();
-    return problem.results();
-  });
+  expect_same_bits_for_any_threads(make<TypeParam>);
 }
 
 TYPED_TEST(GlrTest, LaterTokensAreNotSeen) {

@@ -1,81 +1,50 @@
 #include "hopmix/kernels/linear_recurrence.h"
 
 #include <algorithm>
-#include <array>
 
+#include "hopmix/kernels/index.h"
+#include "hopmix/kernels/linear_recurrence_loops.h"
+#include "hopmix/kernels/padded.h"
 #include "hopmix/kernels/parallel.h"
-#include "hopmix/kernels/vec.h"
 
 namespace hopmix::kernels {
 namespace {
 
-// Channels handled together: their state stays in cache and the inner loop has whole lines to read.
-constexpr int64_t kBlock = 64;
+// Whole lines of memory to a block of channels; narrow ones where that keeps every thread busy.
+constexpr int64_t kWide = 64, kNarrow = 16;
 
-template <typename A>
-using State = std::array<A, kBlock>;
-
-// Channels [first, first + width) of one sequence.
-struct Block {
-  int64_t sequence, first, width;
-};
-
+// Calls body(block) for blocks of channels of every sequence.
 template <typename T, typename Body>
 void for_each_block(const LinearRecurrenceInputs<T>& in, const Body& body) {
-  const int64_t blocks = (in.width + kBlock - 1) / kBlock;
-  const int64_t entries = in.sequences.tokens() * in.width;
-  parallel_tasks(in.sequences.count() * blocks, entries, [&](int64_t task) {
-    const int64_t first = task % blocks * kBlock;
-    body(Block{task / blocks, first, std::min(kBlock, in.width - first)});
+  const auto blocks_of = [&](int64_t width) { return (in.width + width - 1) / width; };
+  const int64_t sequences = in.sequences.count();
+  const int64_t width = sequences * blocks_of(kWide) < 2 * omp_get_max_threads() ? kNarrow : kWide;
+  const int64_t blocks = blocks_of(width), entries = in.sequences.tokens() * in.width;
+  parallel_tasks(sequences * blocks, entries, [&](int64_t task) {
+    const int64_t n = task / blocks, first = task % blocks * width;
+    const Sequence& s = in.sequences.list[n];
+    const int64_t at = head_offset(in.sequences.first_token(s), 1, 0, in.width) + first;
+    const int64_t state_at = head_offset(n, 1, 0, in.width) + first;
+    ChannelBlock<T> block{};
+    block.length = s.length;
+    block.stride = in.width;
+    block.width = std::min(width, in.width - first);
+    block.a = in.a + at;
+    block.x = in.x + at;
+    block.initial = in.initial_state ? in.initial_state + state_at : nullptr;
+    body(block, at, state_at);
   });
-}
-
-// Offset of the block's first channel at token t of its sequence.
-template <typename T>
-int64_t offset(const LinearRecurrenceInputs<T>& in, const Block& b, int64_t t) {
-  const int64_t token = in.sequences.first_token(in.sequences.list[b.sequence]) + t;
-  return head_offset(token, 1, 0, in.width) + b.first;
-}
-
-// Runs the block from its initial state; `visit(t, state)` sees the state before token t, and at
-// last the final one.
-template <typename T, typename Visit>
-void run(const LinearRecurrenceInputs<T>& in, const Block& b, const Visit& visit) {
-  using A = Accumulator<T>;
-  State<A> state{};
-  if (in.initial_state) {
-    const A* from = in.initial_state + head_offset(b.sequence, 1, 0, in.width) + b.first;
-    std::copy(from, from + b.width, state.begin());
-  }
-  const int64_t length = in.sequences.list[b.sequence].length;
-  for (int64_t t = 0; t < length; ++t) {
-    visit(t, state);
-    const int64_t at = offset(in, b, t);
-#pragma omp simd
-    for (int64_t c = 0; c < b.width; ++c) {
-      state[c] = static_cast<A>(in.a[at + c]) * state[c] + static_cast<A>(in.x[at + c]);
-    }
-  }
-  visit(length, state);
 }
 
 }  // namespace
 
 template <typename T>
 void linear_recurrence(const LinearRecurrenceInputs<T>& in, T* y, Accumulator<T>* state) {
-  using A = Accumulator<T>;
-  for_each_block(in, [&](const Block& b) {
-    const int64_t length = in.sequences.list[b.sequence].length;
-    run(in, b, [&](int64_t t, const State<A>& now) {
-      if (t > 0) {
-        const int64_t at = offset(in, b, t - 1);
-        for (int64_t c = 0; c < b.width; ++c) y[at + c] = static_cast<T>(now[c]);
-      }
-      if (t == length) {
-        std::copy(now.begin(), now.begin() + b.width,
-                  state + head_offset(b.sequence, 1, 0, in.width) + b.first);
-      }
-    });
+  const auto loops = linear_recurrence_loops<T>();
+  for_each_block(in, [&](ChannelBlock<T>& block, int64_t at, int64_t state_at) {
+    block.y = y + at;
+    block.state = state + state_at;
+    loops.forward(block);
   });
 }
 
@@ -84,41 +53,23 @@ void linear_recurrence_backward(const LinearRecurrenceInputs<T>& in, const T* y,
                                 const Accumulator<T>* grad_state,
                                 const LinearRecurrenceGradients<T>& out) {
   using A = Accumulator<T>;
-  for_each_block(in, [&](const Block& b) {
-    const int64_t length = in.sequences.list[b.sequence].length;
-    const int64_t state_at = head_offset(b.sequence, 1, 0, in.width) + b.first;
-
-    // Row t: the state before token t. Where y was rounded it is computed again.
-    Head<A> before(length + 1, b.width);
-    if (kRoundsOutput<T> && out.a) {
-      run(in, b, [&](int64_t t, const State<A>& now) {
-        std::copy(now.begin(), now.begin() + b.width, before[t]);
-      });
-    } else if (out.a) {
-      if (in.initial_state) {
-        std::copy(in.initial_state + state_at, in.initial_state + state_at + b.width, before[0]);
-      }
-      for (int64_t t = 1; t <= length; ++t) {
-        const T* from = y + offset(in, b, t - 1);
-        for (int64_t c = 0; c < b.width; ++c) before[t][c] = static_cast<A>(from[c]);
-      }
+  const auto loops = linear_recurrence_loops<T>();
+  for_each_block(in, [&](ChannelBlock<T>& block, int64_t at, int64_t state_at) {
+    Buffer<A> exact;
+    if (out.a && kRoundsOutput<T>) {
+      // y was rounded; its own type of sums is needed.
+      exact = Buffer<A>(block.length * block.width);
+      block.exact = exact.data();
+      loops.states(block);
     }
-
-    State<A> g{};  // dLoss/dy_t, then carried to t - 1 through a_t
-    if (grad_state) std::copy(grad_state + state_at, grad_state + state_at + b.width, g.begin());
-    for (int64_t t = length - 1; t >= 0; --t) {
-      const int64_t at = offset(in, b, t);
-#pragma omp simd
-      for (int64_t c = 0; c < b.width; ++c) {
-        if (grad_y) g[c] += static_cast<A>(grad_y[at + c]);
-        if (out.x) out.x[at + c] = static_cast<T>(g[c]);
-        if (out.a) out.a[at + c] = static_cast<T>(g[c] * before[t][c]);
-        g[c] *= static_cast<A>(in.a[at + c]);
-      }
-    }
-    if (out.initial_state) {
-      std::copy(g.begin(), g.begin() + b.width, out.initial_state + state_at);
-    }
+    ChannelGradients<T> grads{};
+    grads.y = y + at;
+    grads.grad_y = grad_y ? grad_y + at : nullptr;
+    grads.grad_state = grad_state ? grad_state + state_at : nullptr;
+    grads.a = out.a ? out.a + at : nullptr;
+    grads.x = out.x ? out.x + at : nullptr;
+    grads.initial = out.initial_state ? out.initial_state + state_at : nullptr;
+    loops.backward(block, grads);
   });
 }
 

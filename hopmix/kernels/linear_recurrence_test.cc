@@ -129,9 +129,24 @@ TYPED_TEST(LinearRecurrenceTest, MatchesTheReference) {
   }
 }
 
+TYPED_TEST(LinearRecurrenceTest, EveryInstructionSetMatchesTheReference) {
+  for_each_target([] {
+    for (const int64_t width : {1, 3, 15, 16, 17, 63, 64, 65, 100}) {
+      Problem<TypeParam> problem({2, 30, width}, true);
+      problem.run();
+      problem.compare_with_reference();
+    }
+  });
+}
+
 TYPED_TEST(LinearRecurrenceTest, SameBitsForAnyNumberOfThreads) {
   expect_same_for_any_threads([] {
     Problem<TypeParam> problem({2, 100, 130}, true);
+    problem.run();
+    return problem.results();
+  });
+  expect_same_for_any_threads([] {
+    Problem<TypeParam> problem({1, 300, 37}, true);
     problem.run();
     return problem.results();
   });

@@ -103,7 +103,7 @@ void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& ma
       return false;
     }
   };
-#pragma omp parallel num_threads(static_cast<int>(std::min(threads, tasks * most)))
+#pragma omp parallel num_threads(static_cast <int>(std::min(threads, tasks * most)))
   {
 #pragma omp single
     {

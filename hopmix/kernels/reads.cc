@@ -4,8 +4,8 @@
 
 namespace hopmix::kernels {
 
-void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin,
-                   int64_t end, bool self) {
+void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin, int64_t end,
+                   bool self) {
   begin_ = begin;
   end_ = end;
   const RowList list = rows.list(begin, end, made_);

@@ -77,9 +77,8 @@ void copy(const Entering& e, HeadOf<const T> from, RowsAt<Accumulator<T>> to) {
   for (int64_t n = 0; n < e.count; ++n) {
     const int64_t i = e.token(n);
     Accumulator<T>* slot = to[e.slots->of(i)];
-    for_each_vector(from[i], from.width, [&](int64_t c, auto x) HWY_ATTR {
-      hn::Store(x, d, slot + c);
-    });
+    for_each_vector(from[i], from.width,
+                    [&](int64_t c, auto x) HWY_ATTR { hn::Store(x, d, slot + c); });
   }
 }
 

@@ -41,6 +41,25 @@ HWY_INLINE Vec<float> load_as(const Bfloat16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, upper)));
 }
 
+/// Stores a vector as T, rounded to nearest even as Bfloat16's constructor does.
+template <typename T>
+HWY_INLINE void store_as(Vec<T> x, T* p) {
+  hn::StoreU(x, Tag<T>(), p);
+}
+HWY_INLINE void store_as(Vec<float> x, Bfloat16* p) {
+  const Tag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> bits;
+  const hn::Rebind<uint16_t, decltype(d)> half;
+  const auto word = hn::BitCast(bits, x);
+  const auto upper = hn::ShiftRight<16>(word);
+  const auto odd = hn::And(upper, hn::Set(bits, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(word, hn::Set(bits, 0x7fff)), odd));
+  const auto quiet = hn::Or(upper, hn::Set(bits, 0x40));
+  const auto nan = hn::RebindMask(bits, hn::IsNaN(x));
+  hn::StoreU(hn::TruncateTo(half, hn::IfThenElse(nan, quiet, rounded)), half,
+             reinterpret_cast<uint16_t*>(p));
+}
+
 /// store(c, row at c ...) for each vector of a row of `width` numbers, the last one filled with
 /// zeros up to the next multiple of kPad.
 template <typename T, typename Store>
@@ -137,8 +156,8 @@ HWY_INLINE void dot_reads(const A* HWY_RESTRICT x, const A* HWY_RESTRICT base,
   for (int64_t v = 0; v < kCount; ++v) held[v] = hn::LoadU(d, x + v * lanes);
   int64_t r = 0;
   for (; r + 4 <= n; r += 4) {
-    dot_four<kCount, A>(x, held, base + at[r], base + at[r + 1], base + at[r + 2],
-                        base + at[r + 3], width, factor, out + r);
+    dot_four<kCount, A>(x, held, base + at[r], base + at[r + 1], base + at[r + 2], base + at[r + 3],
+                        width, factor, out + r);
   }
   if (r < n) {
     const int64_t last = n - 1;

@@ -45,7 +45,8 @@ void Slots::forward(const Rows& rows, int64_t begin, int64_t end) {
   // live_ and then the block before, both ascending, hold the slots; the row of `begin` keeps its
   // share.
   if (begin_ >= 0) {
-    for (int64_t token = begin_; token < end_; ++token) live_.push_back(static_cast<int32_t>(token));
+    for (int64_t token = begin_; token < end_; ++token)
+      live_.push_back(static_cast<int32_t>(token));
   }
   const std::span<const int32_t> keep = rows.row(begin, next_);
   size_t k = 0;

@@ -10,9 +10,9 @@ namespace hopmix::kernels {
 
 /// Gives every token a slot while it may be read. Plain: token i has slot i. Compact: of a pattern
 /// whose rows inherit (Pattern::inherits), only the live cache and the block in work have slots, so
-/// that a long sequence reads a small buffer again and again instead of lines scattered over memory.
-/// Either pass visits the blocks [begin, end) of one sequence in turn: forward first to last,
-/// backward last to first.
+/// that a long sequence reads a small buffer again and again instead of lines scattered over
+/// memory. Either pass visits the blocks [begin, end) of one sequence in turn: forward first to
+/// last, backward last to first.
 class Slots {
  public:
   /// Compact where the pattern allows it and it saves memory; `block` is the longest block.

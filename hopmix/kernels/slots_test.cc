@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kBlock = 32;
 
-// What is in use: token by slot. Checks that a block's reads and own tokens have slots of their own.
+// What is in use: token by slot. Checks that a block's reads and own tokens have slots of their
+// own.
 class Holder {
  public:
   Holder(const Rows& rows, const Slots& slots) : rows_(rows), slots_(slots) {}

@@ -282,20 +282,26 @@ TEST(Offsets, NlognIsExactWhereDoubleIsNot) {
 }
 
 TEST(Pattern, RowsTogetherAreTheRowsOneByOne) {
-  for (const char* spec :
-       {"dense", "window(5)", "2^k", "k^2+1", "offsets(7,11)", "cached(2^k)", "cached(k^2+1)",
-        "cached(fib)", "strided(3)", "global(4)", "blocks(8)", "random(3,1)", "fenwick",
-        "cached(k^3+1)|global(2)", "2^k|window(3)"}) {
+  for (const char* spec : {"dense", "window(5)", "2^k", "k^2+1", "offsets(7,11)", "cached(2^k)",
+                           "cached(k^2+1)", "cached(fib)", "strided(3)", "global(4)", "blocks(8)",
+                           "random(3,1)", "fenwick", "cached(k^3+1)|global(2)", "2^k|window(3)"}) {
     const Pattern pattern(spec, 500);
-    for (const auto& [begin, end] :
-         {std::pair{0, 0}, {0, 1}, {0, 500}, {1, 33}, {31, 64}, {250, 290}, {499, 500}, {500, 500}}) {
+    for (const auto& [begin, end] : {std::pair{0, 0},
+                                     {0, 1},
+                                     {0, 500},
+                                     {1, 33},
+                                     {31, 64},
+                                     {250, 290},
+                                     {499, 500},
+                                     {500, 500}}) {
       Csr rows{{9, 9}, {9}};
       pattern.rows(begin, end, rows);
       ASSERT_EQ(rows.rows(), end - begin) << spec;
       for (int64_t i = begin; i < end; ++i) {
         const std::vector<int32_t> together(rows.cols.begin() + rows.row_ptr[i - begin],
                                             rows.cols.begin() + rows.row_ptr[i - begin + 1]);
-        ASSERT_EQ(together, row(pattern, i)) << spec << " row " << i << " of " << begin << ".." << end;
+        ASSERT_EQ(together, row(pattern, i))
+            << spec << " row " << i << " of " << begin << ".." << end;
       }
       ASSERT_EQ(rows.row_ptr.back(), static_cast<int64_t>(rows.cols.size())) << spec;
     }

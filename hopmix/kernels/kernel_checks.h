@@ -1,0 +1,66 @@
+// What every kernel on a pattern must hold to, for the kernels' tests. A problem has run(),
+// results() and compare_with_reference(); make(case, on_the_fly) returns one in a unique_ptr.
+#pragma once
+
+#include "hopmix/kernels/slots.h"
+#include "hopmix/kernels/test_data.h"
+
+namespace hopmix::kernels::testing {
+
+template <typename Make>
+void expect_reference(const Make& make, const Case& c, bool on_the_fly = false) {
+  SCOPED_TRACE(::testing::PrintToString(c));
+  const auto problem = make(c, on_the_fly);
+  problem->run();
+  problem->compare_with_reference();
+}
+
+/// Every instruction set, at widths around its vectors.
+template <typename Make>
+void expect_reference_for_each_target(const Make& make) {
+  for_each_target([&] {
+    for (const int64_t width : {1, 3, 15, 16, 17, 20, 31, 32, 33, 63, 64, 65, 100, 128}) {
+      expect_reference(make, {"k^2+1", 70, width, width + 1, 1, 2, 1});
+    }
+  });
+}
+
+/// Slots that are given to one token after another.
+template <typename Make>
+void expect_reference_with_slots_used_again(const Make& make) {
+  for (const Case& c : compact_cases()) {
+    const Pattern pattern(c.pattern, c.sequences().longest());
+    ASSERT_TRUE(Slots(Rows(pattern), pattern.size(), 32).compact());
+    expect_reference(make, c, /*on_the_fly=*/true);
+  }
+}
+
+template <typename Make>
+void expect_same_bits_with_rows_on_the_fly(const Make& make) {
+  for (const Case& c : {Case{"cached(k^2+1)", 100, 20, 12, 2, 4, 2},
+                        Case{"cached(k^2+1)", 700, 5, 20, 1, 2, 1}, Case{"2^k", 300, 3, 3}}) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const auto listed = make(c, false), made = make(c, true);
+    listed->run();
+    made->run();
+    EXPECT_TRUE(same_bits(listed->results(), made->results()));
+  }
+}
+
+/// Several heads, a thread each; one head, shared by a team.
+template <typename Make>
+void expect_same_bits_for_any_threads(const Make& make) {
+  for (const Case& c :
+       {Case{"k^2+1", 100, 20, 12, 2, 6, 2}, Case{"cached(k^2+1)", 1500, 40, 100}}) {
+    for (const bool on_the_fly : {false, true}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      expect_same_for_any_threads([&] {
+        const auto problem = make(c, on_the_fly);
+        problem->run();
+        return problem->results();
+      });
+    }
+  }
+}
+
+}  // namespace hopmix::kernels::testing
