@@ -60,19 +60,19 @@ struct Scratch {
   BlockPlan plan;
   Slots slots;
   int64_t key_width, value_width;  // padded
-  PaddedRows<A> kz;                // by slot: k and z
+  PaddedRows<A> k, z;              // by slot, of one stride
   std::vector<MemberReads<A>> members;
 
-  Scratch(const Rows& rows, int64_t length, int64_t k, int64_t v, int64_t team)
+  Scratch(const Rows& rows, int64_t length, int64_t keys, int64_t values, int64_t team)
       : plan(rows, length, team),
         slots(rows, length, plan.block),
-        key_width(padded(k)),
-        value_width(padded(v)),
-        kz(slots.count(), key_width + value_width),
+        key_width(padded(keys)),
+        value_width(padded(values)),
+        k(by_slot()),
+        z(by_slot()),
         members(team) {}
 
-  RowsAt<A> k() const { return kz.view(); }
-  RowsAt<A> z() const { return {kz.view().data + key_width, kz.view().stride}; }
+  PaddedRows<A> by_slot() const { return {slots.count(), std::max(key_width, value_width)}; }
 };
 
 template <typename T>
@@ -84,7 +84,7 @@ GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
   b.gate = head.gate.data();
   b.d = head.d.data();
   b.d_self = head.d_self.data();
-  b.z = scratch.z();
+  b.z = scratch.z.view();
   return b;
 }
 
@@ -99,7 +99,7 @@ void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<
   const auto [from, to] = member.share(0, scratch.value_width, kPad);
   MemberReads<A>& own = scratch.members[member.rank()];
   Slots slots = scratch.slots;
-  const RowsAt<A> k = scratch.k();
+  const RowsAt<A> k = scratch.k.view();
   const auto [length, block] = scratch.plan;
   for (int64_t first = 0; first < length; first += block) {
     const int64_t last = std::min(first + block, length);
@@ -132,7 +132,8 @@ class Backward {
            const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
       : in_(in),
         scratch_(in.rows, s.length, in.key_width, in.value_width, team),
-        back_(scratch_.slots.count(), scratch_.key_width + scratch_.value_width),
+        dk_by_slot_(scratch_.by_slot()),
+        later_(scratch_.by_slot()),
         total_(scratch_.plan.block, in.value_width),
         scalars_(4, scratch_.plan.block),
         exact_y_(kRoundsOutput<T> ? s.length * in.value_width : 0),
@@ -178,8 +179,8 @@ class Backward {
 
   const GlrAttentionInputs<T>& in_;
   Scratch<A> scratch_;
-  PaddedRows<A> back_;             // by slot: dk and what is sent back to z
-  PaddedRows<A> total_, scalars_;  // by row of the block
+  PaddedRows<A> dk_by_slot_, later_;  // later: what the readers of a token send back to z
+  PaddedRows<A> total_, scalars_;     // by row of the block
   Buffer<A> exact_y_;
   SharedGradient<T> dk_, dv_;
   std::vector<QueryHead> heads_;
@@ -198,8 +199,8 @@ void Backward<T>::run(int64_t h, const Member& member) {
   const auto glr = glr_attention_loops<A>();
   MemberReads<A>& own = scratch_.members[member.rank()];
   Slots slots = scratch_.slots;
-  const RowsAt<A> k = scratch_.k(), z = scratch_.z(), dk = back_.view();
-  const RowsAt<A> later{dk.data + scratch_.key_width, dk.stride};
+  const RowsAt<A> k = scratch_.k.view(), z = scratch_.z.view(), dk = dk_by_slot_.view(),
+                  later = later_.view();
   const int64_t key_width = scratch_.key_width, value_width = scratch_.value_width;
   const auto [from, to] = member.share(0, value_width, kPad);
   const auto [key_from, key_to] = member.share(0, key_width, kPad);
@@ -218,7 +219,8 @@ void Backward<T>::run(int64_t h, const Member& member) {
     enter.copy(entering, head.in.k, k);
     enter_y.copy(entering, exact_y(head), z);
     enter.add(entering, head.in.d.head(), head.in.v.head(), z);  // z = y + d v
-    enter.zero(entering, key_width + value_width, dk);
+    enter.zero(entering, key_width, dk);
+    enter.zero(entering, value_width, later);
     head.in.load(first, begin, end);
     head.grad_y.load(first, begin, end);
     own.reads.assign(in_.rows, slots, k.stride, begin, end);

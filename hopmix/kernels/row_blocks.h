@@ -9,20 +9,28 @@
 
 namespace hopmix::kernels {
 
-/// Alone, a block is short, so that what it computes a read stays in the nearest cache. A team
-/// waits for one another at every block: it takes more work at a time.
+/// Rows [b * block, (b + 1) * block) are worked on together. Results do not depend on it.
+///
+/// Each step of a block sweeps one array (the keys, say), so a long block has the nearer cache to
+/// itself for a while; a short one keeps what it computes for each read, and the slots of a pattern
+/// that uses them again, in the nearest. A team waits for one another at every block.
 struct BlockPlan {
   int64_t length, block;
 
-  BlockPlan(const Rows& rows, int64_t sequence, int64_t members) : length(sequence), block(kAlone) {
-    if (members == 1 || length == 0) return;
+  BlockPlan(const Rows& rows, int64_t sequence, int64_t team) : length(sequence), block(kShort) {
+    if (length <= kShort || (rows.inherits() && team == 1)) return;
     std::vector<int32_t> scratch;
-    const auto reads = static_cast<int64_t>(rows.row(length - 1, scratch).size());
-    block = std::clamp(kTeamReads / (reads + 1), kAlone, kMost);
+    const auto reads = static_cast<int64_t>(rows.row(length - 1, scratch).size()) + 1;
+    if (team > 1) {
+      block = std::clamp(kTeamReads / reads, kShort, kLong / 4);
+    } else if (reads >= kManyReads && length >= 2 * kLong) {
+      block = std::clamp(kReads / reads, kShort, kLong);
+    }
   }
 
  private:
-  static constexpr int64_t kAlone = 32, kMost = 1024, kTeamReads = 1 << 14;
+  static constexpr int64_t kShort = 32, kLong = 1024;
+  static constexpr int64_t kManyReads = 32, kReads = 1 << 16, kTeamReads = 1 << 14;
 };
 
 }  // namespace hopmix::kernels

@@ -88,15 +88,17 @@ void append_row(const Dag& p, int64_t i, Cols& cols) {
 
 void append_rows(const Offsets& p, int64_t begin, int64_t end, Csr& out) {
   size_t count = std::upper_bound(p.values.begin(), p.values.end(), begin) - p.values.begin();
+  const size_t most =
+      std::upper_bound(p.values.begin(), p.values.end(), std::max(begin, end - 1)) -
+      p.values.begin();
+  out.cols.resize(most * (end - begin));
+  int32_t* to = out.cols.data();
   for (int64_t i = begin; i < end; ++i) {
-    while (count < p.values.size() && p.values[count] <= i) ++count;
-    const size_t at = out.cols.size();
-    out.cols.resize(at + count);
-    for (size_t k = 0; k < count; ++k) {
-      out.cols[at + k] = static_cast<int32_t>(i - p.values[count - 1 - k]);
-    }
-    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+    while (count < most && p.values[count] <= i) ++count;
+    for (size_t k = count; k-- > 0;) *to++ = static_cast<int32_t>(i - p.values[k]);
+    out.row_ptr.push_back(to - out.cols.data());
   }
+  out.cols.resize(to - out.cols.data());
 }
 
 // As cached_row(), but f by f: what token t reads for f(k) stays the same until t - f(k) passes it,
@@ -105,31 +107,31 @@ void append_rows(const Cached& p, int64_t begin, int64_t end, Csr& out) {
   const size_t levels =
       std::lower_bound(p.offsets.begin(), p.offsets.end(), end) - p.offsets.begin();
   const int64_t count = end - begin;
-  std::vector<int32_t> reads(levels * count, 0);  // [row, level from the last]: token from 1, or 0
+  out.cols.assign(levels * count, 0);  // [row, level from the last]: token from 1, or 0
   for (size_t k = 0; k < levels; ++k) {
     const int64_t a = p.spacing[k], f = p.offsets[k];
     int64_t t = std::max(begin + 1, f + 1);
     int64_t token = a * ((t - f + a - 1) / a);
-    int32_t* at = reads.data() + (t - begin - 1) * levels + (levels - 1 - k);
+    int32_t* at = out.cols.data() + (t - begin - 1) * levels + (levels - 1 - k);
     for (; t <= end; ++t, at += levels) {
-      if (t - f > token) token += a;
+      token += t - f > token ? a : 0;
       *at = static_cast<int32_t>(token);
     }
   }
+  // Equal ones are neighbours: each once, in place.
+  const int32_t* from = out.cols.data();
+  int32_t* to = out.cols.data();
   for (int64_t r = 0; r < count; ++r) {
-    const size_t at = out.cols.size();
-    out.cols.resize(at + levels);
-    int32_t* to = out.cols.data() + at;
     int32_t last = 0;
     for (size_t k = 0; k < levels; ++k) {
-      const int32_t token = reads[r * levels + k];
+      const int32_t token = *from++;
       *to = token - 1;
       to += token != last;
       last = token;
     }
-    out.cols.resize(to - out.cols.data());
-    out.row_ptr.push_back(static_cast<int64_t>(out.cols.size()));
+    out.row_ptr.push_back(to - out.cols.data());
   }
+  out.cols.resize(to - out.cols.data());
 }
 
 // Any other: row by row.
