@@ -26,7 +26,7 @@ format:
 	@scripts/format.sh
 
 bench: build
-	@$(BUILD)/bin/ops_bench
+	@$(BUILD)/bin/hopmix bench
 
 data: setup
 	@scripts/data.sh
