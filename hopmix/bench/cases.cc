@@ -36,21 +36,35 @@ std::vector<Tensor> heads_first(std::vector<Tensor> inputs) {
   return inputs;
 }
 
-// The pattern as a layer hands it over.
-ops::PatternArg rows(const Case& which, int64_t length) {
-  if (which.on_the_fly) return which.pattern;
-  return nn::PatternRows(which.pattern).at(length);
-}
+// The pattern as a layer hands it over: a list of rows where that is small and wanted.
+class Rows {
+ public:
+  Rows(const Case& which, int64_t length) : spec_(which.pattern) {
+    if (which.on_the_fly) return;
+    nn::PatternRows layer(spec_);
+    const ops::PatternArg arg = layer.at(length);
+    row_ptr_ = arg.row_ptr;
+    cols_ = arg.cols;
+  }
+  ops::PatternArg arg() const {
+    if (row_ptr_.defined()) return {row_ptr_, cols_};
+    return spec_;
+  }
+
+ private:
+  std::string spec_;
+  Tensor row_ptr_, cols_;
+};
 
 Problem glr_attention(const Shape& s, const Case& which) {
-  return {qkv_gates(s, 3), [pattern = rows(which, s.length)](Inputs x) {
-            return ops::glr_attention(x[0], x[1], x[2], x[3], x[4], x[5], pattern);
+  return {qkv_gates(s, 3), [rows = Rows(which, s.length)](Inputs x) {
+            return ops::glr_attention(x[0], x[1], x[2], x[3], x[4], x[5], rows.arg());
           }};
 }
 
 Problem sparse_attention(const Shape& s, const Case& which) {
-  return {qkv(s), [pattern = rows(which, s.length)](Inputs x) {
-            return ops::sparse_attention(x[0], x[1], x[2], pattern, /*include_self=*/true);
+  return {qkv(s), [rows = Rows(which, s.length)](Inputs x) {
+            return ops::sparse_attention(x[0], x[1], x[2], rows.arg(), /*include_self=*/true);
           }};
 }
 
@@ -62,8 +76,8 @@ Problem glr(const Shape& s, const Case& which) {
   return {{at::rand({s.batch, s.heads, s.length}), at::rand({s.batch, s.heads, reads}) * bound,
            at::rand({s.batch, s.heads, reads}) * bound,
            at::randn({s.batch, s.length, s.heads, s.width})},
-          [pattern = rows(which, s.length)](Inputs x) {
-            return ops::glr(x[0], x[1], x[2], x[3], pattern);
+          [rows = Rows(which, s.length)](Inputs x) {
+            return ops::glr(x[0], x[1], x[2], x[3], rows.arg());
           }};
 }
 

@@ -48,6 +48,13 @@ TEST(Cases, CountReads) {
   EXPECT_EQ(find("sdpa").reads(100), 0);
 }
 
+TEST(Cases, RunWhereTheListOfRowsIsTooLong) {
+  // dense on 3000 tokens: 18 MB, so its rows are made as they are read.
+  const Shape shape{.batch = 1, .heads = 1, .width = 1, .length = 3000};
+  const Problem problem = make_problem(find("glr_attention dense"), shape, at::kFloat);
+  EXPECT_TRUE(problem.forward(problem.inputs).isfinite().all().item<bool>());
+}
+
 TEST(Cases, RunInBothTypesAndGiveGradientsToEveryInput) {
   const Shape shape{.batch = 2, .heads = 2, .width = 16, .length = 20};
   for (const Case& one : cases()) {

@@ -13,7 +13,7 @@
 namespace hopmix::bench {
 namespace {
 
-constexpr int kRepetitions = 7, kFewest = 3;
+constexpr int kRepetitions = 11, kFewest = 3;
 constexpr double kBudget = 3;       // seconds for the repetitions of one case
 constexpr double kFirstCounts = 8;  // a first run of as many seconds is measurement enough
 constexpr double kOnce = 0.02;      // runs of as many seconds are repetitions of their own

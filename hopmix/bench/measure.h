@@ -14,7 +14,7 @@ namespace hopmix::bench {
 struct Settings {
   at::ScalarType dtype = at::kFloat;
   int threads = 1;
-  std::optional<int> repetitions;  // of everything; else seven, fewer of what is slow
+  std::optional<int> repetitions;  // of everything; else 11, fewer of what is slow
   bool forward = true, backward = true;
 };
 

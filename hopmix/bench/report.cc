@@ -77,6 +77,19 @@ std::vector<std::string> to_row(const Report& report, const Result& result) {
           or_dash(result.extra_matrices(), [](double m) { return fixed(m, 4); })};
 }
 
+// A table without the columns that say nothing in any row.
+std::string without_empty_columns(std::vector<std::string> head,
+                                  std::vector<std::vector<std::string>> rows) {
+  for (size_t c = head.size(); c-- > 1;) {
+    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return row[c] != "-"; })) {
+      continue;
+    }
+    head.erase(head.begin() + static_cast<std::ptrdiff_t>(c));
+    for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
+  }
+  return text_table(head, rows);
+}
+
 // Results of one family that differ in the case and the length alone.
 struct Family {
   int64_t batch, heads, width;
@@ -174,10 +187,10 @@ std::string tables(const Report& report) {
           rows.push_back(to_row(report, result));
         }
       }
-      text += text_table({std::string(direction_name(backward)) + ", " + shape_text(shape),
-                          "median", "tokens/s", "over sdpa", "over solve", "useful GB/s", "in",
-                          "of loads", "of rows", "memory", "n x n"},
-                         rows) +
+      text += std::string(direction_name(backward)) + ", " + shape_text(shape) + "\n" +
+              without_empty_columns({"", "median", "tokens/s", "over sdpa", "over solve",
+                                     "useful GB/s", "in", "of loads", "of rows", "memory", "n x n"},
+                                    std::move(rows)) +
               "\n";
     }
   }
@@ -190,7 +203,7 @@ std::string crossover_tables(const Report& report) {
     const Series* attention = attention_in(list);
     if (attention == nullptr || attention->timings.size() < 2) continue;
     std::vector<std::string> head = {std::string(direction_name(family.backward)) +
-                                     ", times as fast as sdpa at T"};
+                                     ": times as fast as sdpa at T ="};
     for (const Timing& timing : attention->timings) head.push_back(std::to_string(timing.length));
     head.push_back("faster from");
     std::vector<std::vector<std::string>> rows;

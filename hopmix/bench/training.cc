@@ -13,7 +13,7 @@
 namespace hopmix::bench {
 namespace {
 
-constexpr int kRepetitions = 15, kWarmUp = 3, kProfiled = 20;
+constexpr int kRepetitions = 15, kWarmUp = 3;
 constexpr size_t kShown = 8;  // operators of a case
 const std::vector<std::string> kPhases = {"data", "forward", "backward", "clip", "optimizer"};
 
@@ -35,14 +35,15 @@ struct Run {
   }
 };
 
-std::map<std::string, Phase> profile_step(Run& run) {
+// Of one step, as the mean of `steps`.
+std::map<std::string, Phase> profile_step(Run& run, int steps) {
   auto phases = profile([&] {
-    for (int i = 0; i < kProfiled; ++i) run.advance();
+    for (int i = 0; i < steps; ++i) run.advance();
   });
   phases.erase("");
   for (auto& [name, phase] : phases) {
-    phase.seconds /= kProfiled;
-    for (auto& [op, seconds] : phase.operators) seconds /= kProfiled;
+    phase.seconds /= steps;
+    for (auto& [op, seconds] : phase.operators) seconds /= steps;
   }
   return phases;
 }
@@ -79,6 +80,7 @@ std::vector<TrainingResult> measure_training(const std::vector<TrainingCase>& ca
                                              const Settings& settings, const Hooks& hooks) {
   at::set_num_threads(settings.threads);
   const bool wall = settings.threads > 1;
+  const int repetitions = settings.repetitions.value_or(kRepetitions);
   const auto say = [&](const std::string& what) {
     if (hooks.report) hooks.report(what);
   };
@@ -87,8 +89,7 @@ std::vector<TrainingResult> measure_training(const std::vector<TrainingCase>& ca
   std::vector<Work> works;
   for (Run& run : runs) {
     for (int i = 0; i < kWarmUp; ++i) run.advance();
-    works.push_back({.run = [&run] { run.advance(); },
-                     .repetitions = settings.repetitions.value_or(kRepetitions)});
+    works.push_back({.run = [&run] { run.advance(); }, .repetitions = repetitions});
   }
   const auto times = time_interleaved(
       works, {.wall = wall, .stop = hooks.stop, .report = [&](double part) {
@@ -107,10 +108,11 @@ std::vector<TrainingResult> measure_training(const std::vector<TrainingCase>& ca
     result.length = experiment.task.length;
     result.times = times[i];
     result.seconds = median(times[i]);
-    result.phases = profile_step(runs[i]);
+    result.phases = profile_step(runs[i], repetitions);
     experiment.train.eval_batches = 1;
     const auto evaluations = time_interleaved(
-        {{.run = [&] { train::evaluate(experiment); }, .repetitions = 3}}, {.wall = wall});
+        {{.run = [&] { train::evaluate(experiment); }, .repetitions = std::min(repetitions, 3)}},
+        {.wall = wall});
     result.evaluation = median(evaluations[0]);
     results.push_back(std::move(result));
   }

@@ -112,8 +112,12 @@ void run_operators(const Options& options) {
   {
     const train::InterruptGuard interrupt;
     StatusLine status;
-    status.show("what this machine loads");
-    report.levels = bench::measure_levels(thread_counts(options.threads));
+    const bool fetches = std::any_of(chosen.begin(), chosen.end(),
+                                     [](const bench::Case& one) { return one.gathers(); });
+    if (fetches && report.settings.forward) {
+      status.show("what this machine loads");
+      report.levels = bench::measure_levels(thread_counts(options.threads));
+    }
     const bench::Hooks hooks = {.stop = [&] { return interrupt.interrupted(); },
                                 .report =
                                     [&](const std::string& what) {
@@ -129,8 +133,8 @@ void run_operators(const Options& options) {
   bench::compare_with_peers(report.results);
   std::printf(
       "%s", (options.crossover ? bench::crossover_tables(report) : bench::tables(report)).c_str());
-  std::printf("%s\n%s", bench::level_table(report.levels).c_str(),
-              bench::left_out_lines(report.left_out).c_str());
+  if (!report.levels.empty()) std::printf("%s\n", bench::level_table(report.levels).c_str());
+  std::printf("%s", bench::left_out_lines(report.left_out).c_str());
   std::printf("%s, %s, %d thread%s, medians of %s time; took %s.\n",
               report.machine["cpu"].get<std::string>().c_str(), options.dtype.c_str(),
               options.threads, options.threads == 1 ? "" : "s",
@@ -245,7 +249,7 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--repetitions", options->repetitions,
-                   "Times that each is timed (7, fewer if slow)")
+                   "Times that each is timed (11, fewer if slow)")
       ->check(CLI::Range(1, 10'000));
   CLI::Option* forward = command->add_flag("--forward", options->forward, "Forward alone");
   command->add_flag("--backward", options->backward, "Forward with backward alone")
