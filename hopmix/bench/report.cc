@@ -246,7 +246,8 @@ std::string left_out_lines(const std::vector<LeftOut>& left_out) {
 }
 
 nlohmann::ordered_json to_json(const Report& report) {
-  Json json = {{"machine", report.machine},
+  Json json = {{"suite", report.suite},
+               {"machine", report.machine},
                {"settings",
                 {{"dtype", dtype_name(report.settings.dtype)},
                  {"threads", report.settings.threads},

@@ -10,6 +10,7 @@
 namespace hopmix::bench {
 
 struct Report {
+  std::string suite = "operators";  // or "crossover", "long"
   Settings settings;
   nlohmann::ordered_json machine;
   std::vector<Level> levels;
@@ -33,7 +34,7 @@ std::string level_table(const std::vector<Level>& levels);
 /// A line for each length at which something was left out.
 std::string left_out_lines(const std::vector<LeftOut>& left_out);
 
-/// {"machine", "settings", "seconds", "interrupted", "levels": [...], "results": [...],
+/// {"suite", "machine", "settings", "seconds", "interrupted", "levels": [...], "results": [...],
 /// "crossover": [...], "left_out": [...]}. What does not apply is null.
 nlohmann::ordered_json to_json(const Report& report);
 

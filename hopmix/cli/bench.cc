@@ -103,6 +103,7 @@ void run_operators(const Options& options) {
   const std::vector<bench::Case> chosen = choose_cases(options);
   const bool sweep = is_long(chosen);
   bench::Report report;
+  report.suite = sweep ? bench::kLong : options.crossover ? "crossover" : "operators";
   report.machine = bench::describe_machine();
   report.settings.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   report.settings.threads = options.threads;
@@ -167,7 +168,8 @@ std::vector<bench::TrainingCase> table1_cells() {
 }
 
 void run_training(const Options& options) {
-  nlohmann::ordered_json json = {{"machine", bench::describe_machine()},
+  nlohmann::ordered_json json = {{"suite", "train"},
+                                 {"machine", bench::describe_machine()},
                                  {"settings", {{"threads", options.threads}}},
                                  {"training", nlohmann::ordered_json::array()}};
   bench::Settings settings;
@@ -268,7 +270,9 @@ void add_bench(CLI::App& app) {
       "of table 1.\nRepetitions of all are mixed at random; ratios are to the peers at the same "
       "shape.\n"
       "useful GB/s: a row of k and one of z for each read; of loads, of rows: as a part of what\n"
-      "plain loads reach in the cache that holds them, in order and in random rows of 512 bytes.\n"
+      "plain loads reach in the cache that holds them, in order and in random rows of 512 bytes; "
+      "a\n"
+      "pattern that reads the same rows again may pass 100%.\n"
       "memory: the most at a time beyond inputs and outputs; n x n: in such matrices, one a "
       "head.\n\n"
       "Examples:\n"

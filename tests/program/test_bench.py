@@ -1,11 +1,14 @@
 """hopmix bench: what it lists, refuses and writes. How fast anything is, is not for a test."""
 
+import copy
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from program import hopmix, refuse, succeed
+from program import ROOT, hopmix, refuse, succeed
 
 QUICK = ["--length", "64", "--repetitions", "1"]
 
@@ -65,7 +68,7 @@ def test_a_mistake_is_one_line(arguments, message):
 def test_json_has_what_is_promised(tiny):
     text, report = tiny
     assert set(report) == {
-        "machine", "settings", "seconds", "interrupted", "levels", "results", "crossover", "left_out",
+        "suite", "machine", "settings", "seconds", "interrupted", "levels", "results", "crossover", "left_out",
     }
     assert set(report["machine"]) == MACHINE
     assert report["settings"] == {"dtype": "float32", "threads": 1, "clock": "thread CPU"}
@@ -165,3 +168,44 @@ def test_training_tells_where_a_step_goes():
         for phase in training["phases"].values():
             assert sum(phase["operators"].values()) == pytest.approx(phase["seconds"])
     assert "hopmix::glr_attention" in report["training"][1]["phases"]["forward"]["operators"]
+
+
+# ---- The page that is written from such files -----------------------------------------------------
+
+
+def page(*reports):
+    """docs/performance.md of these reports."""
+    files = []
+    for i, report in enumerate(reports):
+        files.append(f"performance-{i}.json")
+        Path(files[-1]).write_text(json.dumps(report))
+    script = ROOT / "scripts/performance_page.py"
+    subprocess.run([sys.executable, script, *files, "--out", "page.md"], check=True)
+    return Path("page.md").read_text()
+
+
+def test_page_shows_what_the_file_holds(tiny):
+    report = copy.deepcopy(tiny[1])
+    report["machine"]["cpu"] = "A Processor That Is Nowhere Else"
+    for result in report["results"]:
+        if (result["case"], result["direction"]) == ("glr k^2+1", "forward"):
+            result["seconds"], result["over_sdpa"] = 0.000123, 7.89
+    text = page(report)
+    assert "A Processor That Is Nowhere Else" in text
+    row = next(line for line in text.splitlines() if line.startswith("| glr k^2+1 |"))
+    assert "123 us" in row and "7.89" in row
+    assert text.count("| sdpa |") == 2, "forward, and forward with backward"
+
+
+def test_page_without_measurements_has_no_numbers():
+    Path("results").mkdir()
+    text = page()
+    assert "make performance" in text
+    assert "|" not in text
+
+
+def test_page_refuses_what_is_no_report():
+    Path("x.json").write_text("{}")
+    script = ROOT / "scripts/performance_page.py"
+    done = subprocess.run([sys.executable, script, "x.json"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "performance_page: x.json: not written by hopmix bench\n")
