@@ -2,7 +2,7 @@
 BUILD := build
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test build setup lint format bench data clean
+.PHONY: demo test build setup lint format bench performance data clean
 
 demo: build
 	@scripts/demo.sh
@@ -26,7 +26,15 @@ format:
 	@scripts/format.sh
 
 bench: build
-	@$(BUILD)/bin/ops_bench
+	@$(BUILD)/bin/hopmix bench
+
+# Measures all of docs/performance.md and writes it: about a quarter of an hour on a quiet machine.
+performance: build
+	@$(BUILD)/bin/hopmix bench --json results/performance.json
+	@$(BUILD)/bin/hopmix bench --crossover --json results/performance-crossover.json --plot results/performance-crossover.svg
+	@$(BUILD)/bin/hopmix bench long --json results/performance-long.json --plot results/performance-long.svg
+	@$(BUILD)/bin/hopmix bench train --json results/performance-train.json
+	@scripts/performance_page.py
 
 data: setup
 	@scripts/data.sh

@@ -14,6 +14,7 @@ void add_mixers(CLI::App& app);
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_reproduce(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_info(CLI::App& app);
 
 /// Parses and runs. Returns the exit code: 0, 1 (a fault of ours or of the machine), 2 (bad input),

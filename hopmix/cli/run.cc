@@ -45,6 +45,7 @@ int run(int argc, const char* const* argv) {
   add_train(app);
   add_eval(app);
   add_reproduce(app);
+  add_bench(app);
   add_info(app);
   try {
     app.parse(argc, argv);

@@ -1,6 +1,7 @@
 #include "hopmix/train/train.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 
 #include <cmath>
 #include <limits>
@@ -58,6 +59,40 @@ std::string describe(int64_t step, int64_t first, int64_t steps, double loss, do
 
 }  // namespace
 
+StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t step) {
+  StepResult result;
+  result.lr = learning_rate(e.train, step);
+  set_learning_rate(optimizer, result.lr);
+  {
+    RECORD_USER_SCOPE("data");
+    result.batch = e.task.sample(e.train.batch, batch_seed(e.seed, "train", step));
+  }
+  {
+    RECORD_USER_SCOPE("forward");
+    result.logits = run_model(e, result.batch.tokens);
+    result.loss = cross_entropy(result.logits, result.batch.targets);
+  }
+  {
+    RECORD_USER_SCOPE("backward");
+    optimizer.zero_grad();
+    result.loss.backward();
+  }
+  {
+    RECORD_USER_SCOPE("clip");
+    const double limit = e.train.clip > 0 ? e.train.clip : std::numeric_limits<double>::infinity();
+    result.grad_norm = torch::nn::utils::clip_grad_norm_(e.model->parameters(), limit);
+  }
+  if (!std::isfinite(result.grad_norm)) {
+    throw Error("step " + std::to_string(step) + ": the gradient is not finite (loss " +
+                std::to_string(result.loss.item<double>()) + "); lower train.lr, or train.clip");
+  }
+  {
+    RECORD_USER_SCOPE("optimizer");
+    optimizer.step();
+  }
+  return result;
+}
+
 Score evaluate(Experiment& e) {
   const torch::NoGradGuard no_grad;
   Score score;
@@ -89,38 +124,23 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
   const InterruptGuard interrupt;
   StatusLine status(quiet);
   const int64_t first = result.step;
-  const std::vector<torch::Tensor> parameters = e.model->parameters();
   while (result.step < e.train.steps && !result.interrupted) {
-    const double lr = learning_rate(e.train, result.step);
-    set_learning_rate(*optimizer, lr);
-    const tasks::Batch batch =
-        e.task.sample(e.train.batch, batch_seed(e.seed, "train", result.step));
-    const torch::Tensor logits = run_model(e, batch.tokens);
-    const torch::Tensor loss = cross_entropy(logits, batch.targets);
-    optimizer->zero_grad();
-    loss.backward();
-    const double limit = e.train.clip > 0 ? e.train.clip : std::numeric_limits<double>::infinity();
-    const double norm = torch::nn::utils::clip_grad_norm_(parameters, limit);
-    if (!std::isfinite(norm)) {
-      throw Error("step " + std::to_string(result.step) + ": the gradient is not finite (loss " +
-                  std::to_string(loss.item<double>()) + "); lower train.lr, or train.clip");
-    }
-    optimizer->step();
+    const StepResult made = train_step(e, *optimizer, result.step);
     ++result.step;
 
     const bool last = result.step == e.train.steps;
     if (result.step % e.train.log_every == 0 || last) {
       Score score;
-      add_batch(logits.detach(), batch, score);
+      add_batch(made.logits.detach(), made.batch, score);
       metrics.write({{"step", result.step},
-                     {"loss", loss.item<double>()},
+                     {"loss", made.loss.item<double>()},
                      {"accuracy", score.all.percent()},
-                     {"lr", lr},
-                     {"grad_norm", norm},
+                     {"lr", made.lr},
+                     {"grad_norm", made.grad_norm},
                      {"seconds", status.seconds()}});
       status.show(
-          describe(result.step, first, e.train.steps, loss.item<double>(), score.all.percent(),
-                   static_cast<double>(batch.tokens.numel()), status.seconds()),
+          describe(result.step, first, e.train.steps, made.loss.item<double>(), score.all.percent(),
+                   static_cast<double>(made.batch.tokens.numel()), status.seconds()),
           last);
     }
     result.interrupted = interrupt.interrupted();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hopmix/train/experiment.h"
+#include "hopmix/train/optimizer.h"
 #include "hopmix/train/score.h"
 
 namespace hopmix::train {
@@ -22,6 +23,18 @@ struct TrainResult {
 /// exists and `resume` is false, if its config differs, or on a failed write.
 TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool resume,
                   bool quiet);
+
+/// One step of training.
+struct StepResult {
+  tasks::Batch batch;
+  torch::Tensor logits, loss;
+  double lr = 0, grad_norm = 0;
+};
+
+/// Step `step` (from 0) of `experiment`: its data, forward, backward and the change of the
+/// parameters. Each is a scope that PyTorch's profilers see: "data", "forward", "backward", "clip",
+/// "optimizer". Throws Error if the gradient is not finite.
+StepResult train_step(Experiment& experiment, torch::optim::AdamW& optimizer, int64_t step);
 
 /// Accuracy on `train.eval_batches` fresh batches, whose seeds no training batch has.
 Score evaluate(Experiment& experiment);

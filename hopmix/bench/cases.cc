@@ -1,0 +1,237 @@
+#include "hopmix/bench/cases.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "hopmix/base/error.h"
+#include "hopmix/base/nearest.h"
+#include "hopmix/bench/peers.h"
+#include "hopmix/nn/pattern_rows.h"
+#include "hopmix/ops/ops.h"
+#include "hopmix/pattern/pattern.h"
+
+namespace hopmix::bench {
+namespace {
+
+using Inputs = const std::vector<Tensor>&;
+
+// q, k, v.
+std::vector<Tensor> qkv(const Shape& s) {
+  const std::vector<int64_t> size = {s.batch, s.length, s.heads, s.width};
+  return {at::randn(size), at::randn(size), at::randn(size)};
+}
+
+// q, k, v and `count` numbers in (0, 1) a head: gates.
+std::vector<Tensor> qkv_gates(const Shape& s, int count) {
+  std::vector<Tensor> inputs = qkv(s);
+  for (int i = 0; i < count; ++i) inputs.push_back(at::rand({s.batch, s.length, s.heads}));
+  return inputs;
+}
+
+// What the operators expect, for the peers, which want [B,H,T,D].
+std::vector<Tensor> heads_first(std::vector<Tensor> inputs) {
+  for (Tensor& x : inputs) x = x.transpose(1, 2).contiguous();
+  return inputs;
+}
+
+// The pattern as a layer hands it over: a list of rows where that is small and wanted.
+class Rows {
+ public:
+  Rows(const Case& which, int64_t length) : spec_(which.pattern) {
+    if (which.on_the_fly) return;
+    nn::PatternRows layer(spec_);
+    const ops::PatternArg arg = layer.at(length);
+    row_ptr_ = arg.row_ptr;
+    cols_ = arg.cols;
+  }
+  ops::PatternArg arg() const {
+    if (row_ptr_.defined()) return {row_ptr_, cols_};
+    return spec_;
+  }
+
+ private:
+  std::string spec_;
+  Tensor row_ptr_, cols_;
+};
+
+Problem glr_attention(const Shape& s, const Case& which) {
+  return {qkv_gates(s, 3), [rows = Rows(which, s.length)](Inputs x) {
+            return ops::glr_attention(x[0], x[1], x[2], x[3], x[4], x[5], rows.arg());
+          }};
+}
+
+Problem sparse_attention(const Shape& s, const Case& which) {
+  return {qkv(s), [rows = Rows(which, s.length)](Inputs x) {
+            return ops::sparse_attention(x[0], x[1], x[2], rows.arg(), /*include_self=*/true);
+          }};
+}
+
+Problem glr(const Shape& s, const Case& which) {
+  const int64_t reads = which.reads(s.length);
+  // As in a trained layer: rows of beta that sum to less than 1, so that y stays bounded.
+  const double bound =
+      static_cast<double>(s.length) / static_cast<double>(std::max(reads, int64_t{1}));
+  return {{at::rand({s.batch, s.heads, s.length}), at::rand({s.batch, s.heads, reads}) * bound,
+           at::rand({s.batch, s.heads, reads}) * bound,
+           at::randn({s.batch, s.length, s.heads, s.width})},
+          [rows = Rows(which, s.length)](Inputs x) {
+            return ops::glr(x[0], x[1], x[2], x[3], rows.arg());
+          }};
+}
+
+Problem linear_recurrence(const Shape& s, const Case&) {
+  const std::vector<int64_t> size = {s.batch, s.length, s.heads * s.width};
+  return {{at::rand(size), at::randn(size)}, [s](Inputs x) {
+            return std::get<0>(ops::linear_recurrence(x[0], x[1])).unflatten(2, {s.heads, s.width});
+          }};
+}
+
+Problem sdpa(const Shape& s, const Case&) {
+  return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
+}
+
+Problem solve(const Shape& s, const Case&) {
+  return {heads_first(qkv_gates(s, 3)), [mask = DenseSolveMask(s.length)](Inputs x) {
+            return dense_solve(x[0], x[1], x[2], x[3], x[4], x[5], mask);
+          }};
+}
+
+// One operator on several patterns, as a line of the list below.
+struct Group {
+  std::string name, computes;
+  Problem (*make)(const Shape& shape, const Case& which);
+  std::vector<std::string> patterns = {""};
+  Traits traits = {};
+};
+
+// To add an operator: its problem above, a line here.
+std::vector<Group> groups() {
+  return {
+      {"glr_attention",
+       "recurrence with coefficients of a gated softmax",
+       glr_attention,
+       {"dense", "2^k", "k^2+1", "cached(2^k)", "cached(k^2+1)", "window(12)"}},
+      {"glr",
+       "recurrence with given coefficients",
+       glr,
+       {"k^2+1"},
+       {.growth = Growth::kCoefficients}},
+      {"sparse_attention",
+       "softmax attention to a pattern",
+       sparse_attention,
+       {"k^2+1"},
+       {.includes_self = true}},
+      {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
+      {kAttention,
+       "causal scaled_dot_product_attention of PyTorch",
+       sdpa,
+       {""},
+       {.growth = Growth::kQuadraticTime, .is_peer = true}},
+      {kDenseSolve,
+       "glr_attention on dense by softmax and solve_triangular of PyTorch",
+       solve,
+       {""},
+       {.growth = Growth::kQuadraticMemory, .is_peer = true}},
+      {kLong,
+       "glr_attention with rows made as they are read",
+       glr_attention,
+       {"2^k", "k^2+1", "cached(2^k)", "cached(k^2+1)", "window(12)"},
+       {.by_default = false, .on_the_fly = true}},
+  };
+}
+
+}  // namespace
+
+int64_t Case::longest() const {
+  switch (growth) {
+    case Growth::kCoefficients:
+      return int64_t{1} << 16;
+    case Growth::kQuadraticTime:
+      return int64_t{1} << 15;
+    case Growth::kQuadraticMemory:
+      return int64_t{1} << 13;
+    default:
+      return std::numeric_limits<int64_t>::max();
+  }
+}
+
+const char* Case::limit_reason() const {
+  switch (growth) {
+    case Growth::kCoefficients:
+      return "a coefficient for each read";
+    case Growth::kQuadraticTime:
+      return "time grows with the square";
+    case Growth::kQuadraticMemory:
+      return "memory grows with the square";
+    default:
+      return "";
+  }
+}
+
+int64_t Case::reads(int64_t length) const {
+  if (pattern.empty()) return 0;
+  int64_t count = includes_self ? length : 0;
+  if (pattern == "dense") return count + length * (length - 1) / 2;
+  const Pattern parsed(pattern, length);
+  std::vector<int32_t> cols;
+  for (int64_t i = 0; i < length; ++i) {
+    parsed.row(i, cols);
+    count += static_cast<int64_t>(cols.size());
+  }
+  return count;
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = [] {
+    std::vector<Case> all;
+    for (const Group& group : groups()) {
+      for (const std::string& pattern : group.patterns) {
+        Case one;
+        static_cast<Traits&>(one) = group.traits;
+        one.name = group.name + (pattern.empty() ? "" : " " + pattern);
+        one.group = group.name;
+        one.pattern = pattern;
+        one.computes = group.computes;
+        one.make = group.make;
+        if (pattern == "dense") one.growth = Growth::kQuadraticTime;
+        all.push_back(one);
+      }
+    }
+    return all;
+  }();
+  return list;
+}
+
+std::vector<Case> select_cases(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const Case& one : cases()) {
+    for (const std::string& name : {one.group, one.name}) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+    }
+  }
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw Error("benchmark '" + name + "' is not known" + suggestion(name, known));
+  }
+  std::vector<Case> chosen;
+  for (const Case& one : cases()) {
+    const auto named = [&](const std::string& name) {
+      return name == one.name || name == one.group;
+    };
+    if (names.empty() ? one.by_default : std::any_of(names.begin(), names.end(), named)) {
+      chosen.push_back(one);
+    }
+  }
+  return chosen;
+}
+
+Problem make_problem(const Case& which, const Shape& shape, at::ScalarType dtype) {
+  at::manual_seed(0);
+  Problem problem = which.make(shape, which);
+  for (Tensor& x : problem.inputs) x = x.to(dtype).requires_grad_();
+  return problem;
+}
+
+}  // namespace hopmix::bench

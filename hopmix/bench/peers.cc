@@ -1,0 +1,64 @@
+#include "hopmix/bench/peers.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <limits>
+
+namespace hopmix::bench {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// z = (I - B)^{-1} r for B strictly lower triangular; the solver takes the diagonal of its matrix
+// for ones whatever stands there.
+struct UnitSolve : public Function<UnitSolve> {
+  static Tensor forward(AutogradContext* context, const Tensor& b, const Tensor& r) {
+    const Tensor z = at::linalg_solve_triangular(-b, r, /*upper=*/false, /*left=*/true,
+                                                 /*unitriangular=*/true);
+    context->save_for_backward({b, z});
+    return z;
+  }
+
+  // dr = (I - B)^{-T} dz, dB = dr z^T.
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &b = saved[0], &z = saved[1];
+    const Tensor dr = at::linalg_solve_triangular(-b.mT(), gradients[0], /*upper=*/true,
+                                                  /*left=*/true, /*unitriangular=*/true);
+    return {at::matmul(dr, z.mT()), dr};
+  }
+};
+
+}  // namespace
+
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                          /*is_causal=*/true);
+}
+
+DenseSolveMask::DenseSolveMask(int64_t length)
+    : hidden(at::ones({length, length}, at::kBool).triu()), has_past(at::ones({length})) {
+  if (length == 0) return;
+  hidden[0].fill_(false);
+  has_past[0] = 0;
+}
+
+Tensor dense_solve(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                   const Tensor& d, const Tensor& d_self, const DenseSolveMask& mask) {
+  const at::ScalarType dtype = v.scalar_type();
+  const at::ScalarType solved = dtype == at::kBFloat16 ? at::kFloat : dtype;
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  const Tensor logits = at::matmul(q * scale, k.mT())
+                            .masked_fill(mask.hidden, -std::numeric_limits<double>::infinity());
+  const Tensor row_gate = (gate * mask.has_past.to(dtype)).unsqueeze(-1);
+  const Tensor b = (at::softmax(logits, -1) * row_gate).to(solved);
+  const Tensor own = d.unsqueeze(-1) * v;
+  const Tensor right = own + d_self.unsqueeze(-1) * v;
+  return (UnitSolve::apply(b, right.to(solved)) - own).to(dtype);
+}
+
+}  // namespace hopmix::bench

@@ -1,0 +1,288 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "hopmix/base/error.h"
+#include "hopmix/base/files.h"
+#include "hopmix/base/nearest.h"
+#include "hopmix/base/status_line.h"
+#include "hopmix/base/text_table.h"
+#include "hopmix/bench/bandwidth.h"
+#include "hopmix/bench/machine.h"
+#include "hopmix/bench/plot.h"
+#include "hopmix/bench/report.h"
+#include "hopmix/bench/training.h"
+#include "hopmix/cli/commands.h"
+#include "hopmix/train/interrupt.h"
+#include "hopmix/train/sweep.h"
+
+namespace hopmix::cli {
+namespace {
+
+constexpr int kInterrupted = 130;
+constexpr const char* kTraining = "train";  // steps of a model, not an operator
+
+struct Options {
+  std::vector<std::string> names;
+  std::vector<int64_t> lengths;
+  std::optional<int64_t> batch, heads, width;
+  std::string dtype = "float32", json, plot;
+  int threads = 1;
+  std::optional<int> repetitions;
+  bool list = false, forward = false, backward = false, crossover = false, no_peers = false;
+};
+
+void print_list() {
+  std::vector<std::vector<std::string>> rows;
+  for (const bench::Case& one : bench::cases()) {
+    rows.push_back({one.name, one.computes, one.by_default ? "" : "if named"});
+  }
+  rows.push_back({kTraining, "steps of the models of table 1, and where their time goes", "alone"});
+  std::printf("%s", text_table({"benchmark", "", ""}, rows, {true, true, true}).c_str());
+}
+
+bool has_name(const std::vector<bench::Case>& list, const std::string& name) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const bench::Case& one) { return one.name == name; });
+}
+
+bool is_long(const std::vector<bench::Case>& list) {
+  return std::all_of(list.begin(), list.end(),
+                     [](const bench::Case& one) { return one.group == bench::kLong; });
+}
+
+// What was named, and the peers to compare it with; none beside a sweep that they cannot follow.
+std::vector<bench::Case> choose_cases(const Options& options) {
+  std::vector<bench::Case> chosen = bench::select_cases(options.names);
+  if (options.no_peers || is_long(chosen)) return chosen;
+  for (const bench::Case& one : bench::cases()) {
+    if (one.is_peer && !has_name(chosen, one.name)) chosen.push_back(one);
+  }
+  return chosen;
+}
+
+std::vector<int64_t> powers(int64_t first, int64_t last, int64_t factor) {
+  std::vector<int64_t> list;
+  for (int64_t length = first; length <= last; length *= factor) list.push_back(length);
+  return list;
+}
+
+std::vector<bench::Shape> choose_shapes(const Options& options, bool is_long) {
+  std::vector<int64_t> lengths = options.lengths;
+  const bool sized = options.batch || options.heads || options.width;
+  const bool standard = lengths.empty() && !sized && !options.crossover && !is_long;
+  if (lengths.empty()) {
+    lengths = options.crossover ? powers(64, 8192, 2)
+              : is_long         ? powers(256, int64_t{1} << 20, 4)
+                                : powers(256, 4096, 4);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  std::vector<bench::Shape> shapes;
+  for (const int64_t length : lengths) {
+    shapes.push_back({.batch = options.batch.value_or(1),
+                      .heads = options.heads.value_or(1),
+                      .width = options.width.value_or(64),
+                      .length = length});
+  }
+  // What a model of table 1 trains on.
+  if (standard) shapes.push_back({.batch = 64, .heads = 4, .width = 16, .length = 64});
+  return shapes;
+}
+
+std::vector<int> thread_counts(int threads) {
+  std::vector<int> counts = {1, threads, static_cast<int>(std::thread::hardware_concurrency())};
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  counts.erase(std::remove(counts.begin(), counts.end(), 0), counts.end());
+  return counts;
+}
+
+void run_operators(const Options& options) {
+  const std::vector<bench::Case> chosen = choose_cases(options);
+  const bool sweep = is_long(chosen);
+  bench::Report report;
+  report.suite = sweep ? bench::kLong : options.crossover ? "crossover" : "operators";
+  report.machine = bench::describe_machine();
+  report.settings.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  report.settings.threads = options.threads;
+  report.settings.repetitions = options.repetitions;
+  report.settings.forward = !options.backward;
+  report.settings.backward = !options.forward && (!sweep || options.backward);
+  {
+    const train::InterruptGuard interrupt;
+    StatusLine status;
+    const bool fetches = std::any_of(chosen.begin(), chosen.end(),
+                                     [](const bench::Case& one) { return one.gathers(); });
+    if (fetches && report.settings.forward) {
+      status.show("what this machine loads");
+      report.levels = bench::measure_levels(thread_counts(options.threads));
+    }
+    const bench::Hooks hooks = {.stop = [&] { return interrupt.interrupted(); },
+                                .report =
+                                    [&](const std::string& what) {
+                                      status.show(format_duration(status.seconds()) + "  " + what);
+                                    }};
+    for (const bench::Shape& shape : choose_shapes(options, sweep)) {
+      if (interrupt.interrupted()) break;
+      bench::measure(chosen, shape, report.settings, hooks, report.results, report.left_out);
+    }
+    report.seconds = status.seconds();
+    report.interrupted = interrupt.interrupted();
+  }
+  bench::compare_with_peers(report.results);
+  std::printf(
+      "%s", (options.crossover ? bench::crossover_tables(report) : bench::tables(report)).c_str());
+  if (!report.levels.empty()) std::printf("%s\n", bench::level_table(report.levels).c_str());
+  std::printf("%s", bench::left_out_lines(report.left_out).c_str());
+  std::printf("%s, %s, %d thread%s, medians of %s time; took %s.\n",
+              report.machine["cpu"].get<std::string>().c_str(), options.dtype.c_str(),
+              options.threads, options.threads == 1 ? "" : "s",
+              options.threads == 1 ? "CPU" : "wall", format_duration(report.seconds).c_str());
+  std::fflush(stdout);
+  // Before the picture: what was measured is not lost with one that cannot be drawn.
+  if (!options.json.empty()) write_file(options.json, bench::to_json(report).dump(1) + "\n");
+  if (!options.plot.empty()) bench::plot_report(report, sweep, options.plot);
+  if (report.interrupted) {
+    std::fprintf(stderr, "stopped; only whole lengths are shown\n");
+    throw CLI::RuntimeError(kInterrupted);
+  }
+}
+
+// Four rows of table 1, on the column of multi-hop recall.
+std::vector<bench::TrainingCase> table1_cells() {
+  const std::filesystem::path file =
+      std::filesystem::path(HOPMIX_CONFIG_DIR) / "reproduce" / "table1.toml";
+  const train::Sweep sweep = train::read_sweep(file);
+  std::vector<bench::TrainingCase> chosen;
+  for (const train::Cell& cell : train::make_cells(sweep, /*seeds=*/1, "", {})) {
+    const std::string& row = sweep.rows[cell.row].name;
+    const bool wanted =
+        row == "attention" || row == "dense recurrence" || row == "2^k" || row == "k^2+1";
+    if (wanted && sweep.columns[cell.column].name == "multi-hop") {
+      chosen.push_back({row, cell.config});
+    }
+  }
+  return chosen;
+}
+
+void run_training(const Options& options) {
+  nlohmann::ordered_json json = {{"suite", "train"},
+                                 {"machine", bench::describe_machine()},
+                                 {"settings", {{"threads", options.threads}}},
+                                 {"training", nlohmann::ordered_json::array()}};
+  bench::Settings settings;
+  settings.threads = options.threads;
+  settings.repetitions = options.repetitions;
+  std::vector<bench::TrainingResult> results;
+  bool interrupted = false;
+  {
+    const train::InterruptGuard interrupt;
+    StatusLine status;
+    const auto report = [&](const std::string& what) {
+      status.show(format_duration(status.seconds()) + "  " + what);
+    };
+    results = bench::measure_training(
+        table1_cells(), settings,
+        {.stop = [&] { return interrupt.interrupted(); }, .report = report});
+    interrupted = interrupt.interrupted();
+  }
+  std::printf("%s", bench::training_tables(results).c_str());
+  for (const bench::TrainingResult& result : results) {
+    json["training"].push_back(bench::to_json(result));
+  }
+  if (interrupted) {
+    std::fprintf(stderr, "stopped\n");
+    throw CLI::RuntimeError(kInterrupted);
+  }
+  if (!options.json.empty()) write_file(options.json, json.dump(1) + "\n");
+}
+
+// A place that cannot be written, or a picture that cannot be drawn, is better known before minutes
+// of work.
+void check_outputs(const Options& options) {
+  if (!options.plot.empty() && !options.plot.ends_with(".svg") && !options.plot.ends_with(".png")) {
+    throw Error("plot file '" + options.plot + "' must end in .svg or .png");
+  }
+  for (const std::string& file : {options.json, options.plot}) {
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+    if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+      throw Error("cannot write '" + file + "': '" + folder.string() + "' is not a folder");
+    }
+  }
+}
+
+void run_bench(const Options& options) {
+  if (options.list) return print_list();
+  check_outputs(options);
+  const auto& names = options.names;
+  if (std::find(names.begin(), names.end(), kTraining) == names.end()) {
+    return run_operators(options);
+  }
+  if (names.size() > 1) {
+    throw Error(std::string("benchmark '") + kTraining + "' is timed alone, without '" +
+                (names[0] == kTraining ? names[1] : names[0]) + "'");
+  }
+  run_training(options);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Time the operators beside PyTorch's own: ratios, rates, memory");
+  const auto options = std::make_shared<Options>();
+  command->add_option("NAME", options->names, "Benchmarks or groups of them (--list shows all)");
+  command->add_flag("--list", options->list, "List what can be timed");
+  command->add_option("--length", options->lengths, "Tokens, as in --length 256,4096")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  command->add_option("--batch", options->batch, "Sequences (1)")->check(CLI::Range(1, 1 << 16));
+  command->add_option("--heads", options->heads, "Heads (1)")->check(CLI::Range(1, 1 << 12));
+  command->add_option("--width", options->width, "Width of a head (64)")
+      ->check(CLI::Range(1, 1 << 12));
+  command->add_option("--dtype", options->dtype, "Of the inputs")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  command
+      ->add_option("--threads", options->threads, "Threads; with more than one, time is wall time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--repetitions", options->repetitions,
+                   "Times that each is timed (11, fewer if slow)")
+      ->check(CLI::Range(1, 10'000));
+  CLI::Option* forward = command->add_flag("--forward", options->forward, "Forward alone");
+  command->add_flag("--backward", options->backward, "Forward with backward alone")
+      ->excludes(forward);
+  command->add_flag("--crossover", options->crossover,
+                    "Lengths 64, 128, ... 8192: from which on each is faster than attention");
+  command->add_flag("--no-peers", options->no_peers, "Leave out what PyTorch has");
+  command->add_option("--json", options->json, "Write all of it")->type_name("FILE");
+  command
+      ->add_option("--plot", options->plot,
+                   "Write time a token against length, .svg or .png (needs gnuplot)")
+      ->type_name("FILE");
+  command->footer(
+      "Each benchmark is timed at B 1, H 1, D 64 and T 256, 1024, 4096, and at the shape of a "
+      "model "
+      "of table 1.\nRepetitions of all are mixed at random; ratios are to the peers at the same "
+      "shape.\n"
+      "useful GB/s: a row of k and one of z for each read; of loads, of rows: as a part of what\n"
+      "plain loads reach in the cache that holds them, in order and in random rows of 512 bytes; "
+      "a\n"
+      "pattern that reads the same rows again may pass 100%.\n"
+      "memory: the most at a time beyond inputs and outputs; n x n: in such matrices, one a "
+      "head.\n\n"
+      "Examples:\n"
+      "  hopmix bench\n"
+      "  hopmix bench 'glr_attention k^2+1' --length 1024 --repetitions 20\n"
+      "  hopmix bench --crossover --plot crossover.svg\n"
+      "  hopmix bench train\n"
+      "  hopmix bench long --json long.json --plot long.svg\n"
+      "  hopmix bench glr_attention linear_recurrence --dtype bfloat16 --threads 2 --forward");
+  command->callback([options] { run_bench(*options); });
+}
+
+}  // namespace hopmix::cli

@@ -1,0 +1,23 @@
+// Plain loads in the widest vectors of the running machine: as fast as any kernel can read. Timed
+// over buffers of each cache's size they give the ceiling that `hopmix bench` holds kernels
+// against.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hopmix::kernels {
+
+/// The sum of data[0..count), in vectors and several accumulators; the order of summation is not
+/// specified.
+float sum_in_order(const float* data, int64_t count);
+
+/// The sum of the rows order[0..count) of data [rows, width]: what a sparse kernel does at its
+/// best. `width` is a multiple of 128.
+float sum_of_rows(const float* data, int64_t width, const int32_t* order, int64_t count);
+
+/// The instruction set that these two run on, as Highway names it ("AVX3_ZEN4", "AVX2", "NEON",
+/// ...).
+std::string simd_target();
+
+}  // namespace hopmix::kernels

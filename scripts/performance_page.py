@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Writes docs/performance.md from the JSON of `hopmix bench`. Every number on the page comes from those files.
+
+    scripts/performance_page.py                     results/performance*.json into docs/performance.md
+    scripts/performance_page.py FILE... --out PAGE  these files into PAGE
+
+A picture of the same name as a file, .svg or .png, is shown with it.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITES = ["operators", "crossover", "long", "train"]
+
+
+def scaled(value, units):
+    """Three digits and the largest unit that leaves a whole number."""
+    for size, unit in units:
+        if value >= size or (size, unit) == units[-1]:
+            number = value / size
+            return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f} {unit}"
+
+
+def time(seconds):
+    return scaled(seconds, [(1, "s"), (1e-3, "ms"), (1e-6, "us")])
+
+
+def size(count):
+    return scaled(count, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def count(number):
+    return scaled(number, [(1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
+
+
+def or_dash(value, form):
+    return "-" if value is None else form(value)
+
+
+def ratio(value):
+    return or_dash(value, lambda v: f"{v:.2f}" if v < 10 else f"{v:.1f}" if v < 100 else f"{v:.0f}")
+
+
+def percent(value):
+    return or_dash(value, lambda v: f"{100 * v:.0f}%")
+
+
+def table(head, rows):
+    """Markdown, without the columns that say nothing in any row."""
+    kept = [c for c in range(len(head)) if c == 0 or any(row[c] != "-" for row in rows)]
+    # A bar would end the cell.
+    line = lambda row: "| " + " | ".join(str(row[c]).replace("|", "\\|") for c in kept) + " |"
+    return "\n".join([line(head), "|" + "---|" * len(kept), *map(line, rows)]) + "\n"
+
+
+def distinct(values):
+    return list(dict.fromkeys(values))
+
+
+def shape(result):
+    return f"B {result['batch']}, H {result['heads']}, D {result['width']}, T {result['length']}"
+
+
+def setting(report):
+    settings = report["settings"]
+    threads = settings["threads"]
+    words = [settings["dtype"]] if "dtype" in settings else []
+    words.append(f"{threads} thread{'s' if threads > 1 else ''}")
+    if "clock" in settings:
+        words.append(f"medians of {settings['clock']} time")
+    return ", ".join(words)
+
+
+# ---- A section for each kind of file --------------------------------------------------------------
+
+
+def operators(report):
+    text = f"## Beside PyTorch\n\n{setting(report)}.\n\n"
+    results = report["results"]
+    head = ["", "median", "tokens/s", "over sdpa", "over dense_solve", "useful GB/s", "in", "of loads", "of rows"]
+    head += ["memory", "n x n"]
+    for direction in distinct(r["direction"] for r in results):
+        for where in distinct(shape(r) for r in results):
+            rows = [
+                [
+                    r["case"], time(r["seconds"]), count(r["tokens_per_second"]), ratio(r["over_sdpa"]),
+                    ratio(r["over_dense_solve"]), or_dash(r["useful_gb_per_s"], "{:.1f}".format), r["level"] or "-",
+                    percent(r["part_of_loads"]), percent(r["part_of_row_loads"]), or_dash(r["extra_bytes"], size),
+                    or_dash(r["extra_matrices"], "{:.3f}".format),
+                ]
+                for r in results
+                if r["direction"] == direction and shape(r) == where
+            ]  # fmt: skip
+            if rows:
+                text += f"### {direction}, {where}\n\n{table(head, rows)}\n"
+    return text
+
+
+def crossover(report):
+    text = "## From which length on\n\nTimes as fast as `sdpa`, and the length from which on it stays faster"
+    text += f" (- : not up to the longest). {setting(report)}.\n\n"
+    results = report["results"]
+    lengths = sorted({r["length"] for r in results})
+    faster = {(c["case"], c["direction"]): c["faster_from"] for c in report["crossover"]}
+    for direction in distinct(r["direction"] for r in results):
+        found = {(r["case"], r["length"]): r["over_sdpa"] for r in results if r["direction"] == direction}
+        rows = [
+            [case, *(ratio(found.get((case, t))) for t in lengths), or_dash(faster[case, direction], str)]
+            for case in distinct(r["case"] for r in results)
+            if (case, direction) in faster
+        ]
+        text += f"### {direction}\n\n{table(['T', *lengths, 'faster from'], rows)}\n"
+    return text
+
+
+def long(report):
+    text = f"## Long sequences\n\nForward, rows made as they are read; {setting(report)}. Useful GB/s, and in"
+    text += " parentheses the part of what loads of random rows reach in the cache that holds k and z.\n\n"
+    results = [r for r in report["results"] if r["useful_gb_per_s"] is not None]
+    found = {(r["case"], r["length"]): r for r in results}
+    cases = distinct(r["case"] for r in results)
+    rows = []
+    for length in sorted({r["length"] for r in results}):
+        here = [found.get((case, length)) for case in cases]
+        level = next(r["level"] for r in here if r)
+        cells = [f"{r['useful_gb_per_s']:.1f} ({percent(r['part_of_row_loads'])})" if r else "-" for r in here]
+        rows.append([length, level, *cells])
+    names = [case.removeprefix("long ") for case in cases]
+    text += table(["T", "in", *names], rows)
+    text += "\nReads and time of one head:\n\n"
+    rows = [
+        [r["case"].removeprefix("long "), r["length"], r["reads"], time(r["seconds"]), count(r["tokens_per_second"])]
+        for r in results
+        if r["length"] == max(one["length"] for one in results)
+    ]
+    return text + table(["", "T", "reads", "time", "tokens/s"], rows) + "\n"
+
+
+def train(report):
+    cells = report["training"]
+    text = "## Training\n\n"
+    if not cells:
+        return text
+    first = cells[0]
+    text += f"Steps of models of table 1 on {first['task']}: {first['batch']} sequences of {first['length']} tokens, "
+    text += f"{setting(report)}. Phases of a step in percent.\n\n"
+    phases = ["data", "forward", "backward", "clip", "optimizer"]
+    rows, shares = [], []
+    for cell in cells:
+        total = sum(phase["seconds"] for phase in cell["phases"].values())
+        parts = [percent(cell["phases"][name]["seconds"] / total) for name in phases]
+        rows.append([cell["case"], f"{cell['steps_per_second']:.1f}", count(cell["tokens_per_second"]), *parts])
+        flat = [
+            (seconds, name, operator or "(outside operators)")
+            for name, phase in cell["phases"].items()
+            for operator, seconds in phase["operators"].items()
+        ]
+        for seconds, name, operator in sorted(flat, reverse=True)[:6]:
+            shares.append([cell["case"], name, f"`{operator}`", time(seconds), percent(seconds / total)])
+    text += table(["", "steps/s", "tokens/s", *phases], rows)
+    text += "\nWhat takes most of a step:\n\n" + table(["", "phase", "operator", "a step", "of it"], shares)
+    return text + "\n"
+
+
+def machine(reports):
+    names = {
+        "cpu": "processor", "logical_cpus": "logical CPUs", "l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3",
+        "memory_bytes": "memory", "simd": "SIMD of hopmix", "torch_simd": "SIMD of PyTorch", "hopmix": "hopmix",
+        "torch": "PyTorch", "compiler": "compiler", "date": "date", "load": "load when it began",
+    }  # fmt: skip
+    show = lambda key, value: size(value) if key.endswith("_bytes") else f"{value:.2f}" if key == "load" else value
+    rows = [[names[key], *(show(key, report["machine"][key]) for report in reports)] for key in names]
+    return "## The machine\n\n" + table(["", *(report["suite"] for report in reports)], rows) + "\n"
+
+
+def levels(report):
+    rows = [
+        [
+            level["level"], or_dash(level["capacity_bytes"], size), size(level["buffer_bytes"]), level["threads"],
+            f"{level['in_order_gb_per_s']:.1f}", f"{level['rows_gb_per_s']:.1f}",
+        ]
+        for level in report["levels"]
+    ]  # fmt: skip
+    head = ["loads from", "holds", "measured over", "threads", "GB/s in order", "GB/s of rows"]
+    text = "What plain loads reach, in the widest vectors: in order, and in rows of 512 bytes in random order.\n\n"
+    return text + table(head, rows) + "\n"
+
+
+INTRODUCTION = """\
+# Performance
+
+Written by `scripts/performance_page.py` from the JSON of `hopmix bench` (`make performance` measures and writes all of it).
+
+"""
+
+LEGEND = """\
+- **over sdpa**, **over dense_solve**: how many times as fast as PyTorch's causal `scaled_dot_product_attention`, and as the
+  dense recurrence by softmax and `solve_triangular` (one transposed solve backward), at the same shape in the same run.
+  Repetitions of all are mixed at random in one process.
+- **useful GB/s**: for each read of the pattern a row of k and one of z in float32, over the time. **of loads**, **of rows**: as a part
+  of what plain loads reach, in order and in random rows, in the cache (**in**) that holds k and z of one head. A pattern that
+  reads the same rows again (windows, cached patterns) may pass 100%.
+- **memory**: the most that is allocated at a time beyond inputs and outputs, to the byte; **n x n**: the same in matrices of T by T,
+  one a head of a sequence.
+
+"""
+
+
+def read(file):
+    try:
+        report = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        fail(f"{file}: {error}")
+    if not isinstance(report, dict) or report.get("suite") not in SUITES:
+        fail(f"{file}: not written by hopmix bench")
+    if report.get("interrupted"):
+        fail(f"{file}: hopmix bench was interrupted; measure again")
+    return report
+
+
+def fail(message):
+    print(f"performance_page: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def picture(file, out):
+    for ending in (".svg", ".png"):
+        drawn = file.with_suffix(ending)
+        if drawn.exists():
+            return f"![{file.stem}]({os.path.relpath(drawn, out.parent)})\n\n"
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="results/performance*.json if none")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/performance.md", metavar="PAGE")
+    given = parser.parse_args()
+    files = given.files or sorted(Path("results").glob("performance*.json"))
+    reports = sorted(((read(file), file) for file in files), key=lambda pair: SUITES.index(pair[0]["suite"]))
+    text = INTRODUCTION
+    if reports:
+        text += LEGEND
+    else:
+        text += "There are no measurements in `results/` yet.\n"
+    sections = {"operators": operators, "crossover": crossover, "long": long, "train": train}
+    for report, file in reports:
+        text += sections[report["suite"]](report) + picture(file, given.out)
+    if reports:
+        text += machine([report for report, _ in reports])
+        with_levels = [report for report, _ in reports if report.get("levels")]
+        if with_levels:
+            text += levels(with_levels[-1])
+        named = ", ".join(f"[{file.name}]({os.path.relpath(file, given.out.parent)})" for _, file in reports)
+        text += f"All numbers, with every repetition: {named}.\n"
+    temporary = given.out.with_name(given.out.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(given.out)
+
+
+main()
