@@ -215,12 +215,14 @@ void Backward<T>::run(int64_t h, const Member& member) {
     slots.backward(in_.rows, first, last);
     const auto [enter_from, enter_to] =
         member.share(0, static_cast<int64_t>(slots.entered().size()));
-    const Entering entering{slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots};
-    enter.copy(entering, head.in.k, k);
-    enter_y.copy(entering, exact_y(head), z);
-    enter.add(entering, head.in.d.head(), head.in.v.head(), z);  // z = y + d v
-    enter.zero(entering, key_width, dk);
-    enter.zero(entering, value_width, later);
+    in_pieces({slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots},
+              [&](const Entering& piece) {
+                enter.copy(piece, head.in.k, k);
+                enter_y.copy(piece, exact_y(head), z);
+                enter.add(piece, head.in.d.head(), head.in.v.head(), z);  // z = y + d v
+                enter.zero(piece, key_width, dk);
+                enter.zero(piece, value_width, later);
+              });
     head.in.load(first, begin, end);
     head.grad_y.load(first, begin, end);
     own.reads.assign(in_.rows, slots, k.stride, begin, end);

@@ -22,7 +22,7 @@ struct BlockPlan {
     std::vector<int32_t> scratch;
     const auto reads = static_cast<int64_t>(rows.row(length - 1, scratch).size()) + 1;
     if (team > 1) {
-      block = std::clamp(kTeamReads / reads, kShort, kLong / 4);
+      block = std::clamp(kReads / reads, kShort, rows.inherits() ? kLong / 2 : kLong);
     } else if (reads >= kManyReads && length >= 2 * kLong) {
       block = std::clamp(kReads / reads, kShort, kLong);
     }
@@ -30,7 +30,7 @@ struct BlockPlan {
 
  private:
   static constexpr int64_t kShort = 32, kLong = 1024;
-  static constexpr int64_t kManyReads = 32, kReads = 1 << 16, kTeamReads = 1 << 14;
+  static constexpr int64_t kManyReads = 32, kReads = 1 << 16;
 };
 
 }  // namespace hopmix::kernels

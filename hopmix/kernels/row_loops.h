@@ -48,6 +48,16 @@ struct Entering {
   int64_t token(int64_t n) const { return tokens ? tokens[n] : first + n; }
 };
 
+/// Calls body with pieces of `all` short enough that what one loop wrote is near for the next.
+template <typename Body>
+void in_pieces(const Entering& all, const Body& body) {
+  constexpr int64_t kPiece = 32;
+  for (int64_t n = 0; n < all.count; n += kPiece) {
+    const int64_t count = all.count - n < kPiece ? all.count - n : kPiece;
+    body(Entering{all.tokens ? all.tokens + n : nullptr, all.first + n, count, all.slots});
+  }
+}
+
 template <typename T>
 struct EnterLoops {
   using A = Accumulator<T>;
