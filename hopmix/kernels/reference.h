@@ -152,4 +152,88 @@ inline GlrAttentionGradients glr_attention_gradients(const Matrix& q, const Matr
   return {qk.q, qk.k, direct.x, dgate, dd, dd_self};
 }
 
+/// The coefficients of Y = A X + B Y, or their logits.
+struct JointCoefficients {
+  Matrix a, b;
+};
+
+/// One softmax a row over both. A logit of -inf is an absent term; a row of nothing is 0.
+inline JointCoefficients joint_softmax(const JointCoefficients& logits) {
+  const auto& [a, b] = logits;
+  JointCoefficients out = logits;
+  for (int64_t i = 0; i < a.rows; ++i) {
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < a.cols; ++j) largest = std::max({largest, a(i, j), b(i, j)});
+    const auto exponential = [&](double logit) {
+      return std::isinf(largest) ? 0 : std::exp(logit - largest);
+    };
+    for (int64_t j = 0; j < a.cols; ++j) sum += exponential(a(i, j)) + exponential(b(i, j));
+    for (int64_t j = 0; j < a.cols; ++j) {
+      out.a(i, j) = sum == 0 ? 0 : exponential(a(i, j)) / sum;
+      out.b(i, j) = sum == 0 ? 0 : exponential(b(i, j)) / sum;
+    }
+  }
+  return out;
+}
+
+/// dLoss/dlogits from dLoss/dcoefficients: w o (dw - the row sums of w o dw).
+inline JointCoefficients joint_softmax_gradients(const JointCoefficients& w, const Matrix& da,
+                                                 const Matrix& db) {
+  JointCoefficients out = w;
+  for (int64_t i = 0; i < da.rows; ++i) {
+    double mean = 0;
+    for (int64_t j = 0; j < da.cols; ++j) mean += w.a(i, j) * da(i, j) + w.b(i, j) * db(i, j);
+    for (int64_t j = 0; j < da.cols; ++j) {
+      out.a(i, j) *= da(i, j) - mean;
+      out.b(i, j) *= db(i, j) - mean;
+    }
+  }
+  return out;
+}
+
+/// The logits of glr_softmax: d_self_i on the diagonal, s_ij + d_j, s_ij + g_i (g_j if on read).
+inline JointCoefficients softmax_logits(const Matrix& q, const Matrix& k, const Matrix& d,
+                                        const Matrix& d_self, const Matrix& g, double scale,
+                                        const Matrix& mask, bool gate_on_read) {
+  JointCoefficients out{scaled(scale, multiply(q, transpose(k))), Matrix(q.rows, q.rows)};
+  for (int64_t i = 0; i < q.rows; ++i) {
+    for (int64_t j = 0; j < q.rows; ++j) {
+      const double s = mask(i, j) == 1 ? out.a(i, j) : -std::numeric_limits<double>::infinity();
+      out.a(i, j) = i == j ? d_self(i, 0) : s + d(j, 0);
+      out.b(i, j) = s + g(gate_on_read ? j : i, 0);
+    }
+  }
+  return out;
+}
+
+struct GlrSoftmaxGradients {
+  Matrix q, k, v, d, d_self, g;
+};
+
+/// The chain rule through softmax_logits(), joint_softmax() and glr().
+inline GlrSoftmaxGradients glr_softmax_gradients(const Matrix& q, const Matrix& k, const Matrix& v,
+                                                 const Matrix& d, const Matrix& d_self,
+                                                 const Matrix& g, double scale, const Matrix& mask,
+                                                 bool gate_on_read, const Matrix& grad_y) {
+  const JointCoefficients w =
+      joint_softmax(softmax_logits(q, k, d, d_self, g, scale, mask, gate_on_read));
+  const GlrGradients direct = glr_gradients(w.a, w.b, v, grad_y);
+  const JointCoefficients slopes = joint_softmax_gradients(w, direct.a, direct.b);
+  Matrix ds(q.rows, q.rows), dd(d.rows, 1), dd_self(d.rows, 1), dg(d.rows, 1);
+  for (int64_t i = 0; i < q.rows; ++i) {
+    dd_self(i, 0) = slopes.a(i, i);
+    for (int64_t j = 0; j < i; ++j) {
+      ds(i, j) = slopes.a(i, j) + slopes.b(i, j);
+      dd(j, 0) += slopes.a(i, j);
+      dg(gate_on_read ? j : i, 0) += slopes.b(i, j);
+    }
+  }
+  return {scaled(scale, multiply(ds, k)),
+          scaled(scale, multiply(transpose(ds), q)),
+          direct.x,
+          dd,
+          dd_self,
+          dg};
+}
+
 }  // namespace hopmix::kernels::reference

@@ -29,6 +29,13 @@ const std::vector<Case>& cases() {
       {"glr-independent", "glr", "pattern='k^2+1'\ncoefficients='independent'"},
       {"glr-independent-cached", "glr",
        "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
+      {"glr-normalized", "glr", "pattern='k^2+1'\ncoefficients='normalized'"},
+      {"glr-normalized-dense", "glr", "pattern='dense'\ncoefficients='normalized'\nheads=2"},
+      {"glr-normalized-cached", "glr",
+       "pattern='cached(k^2+1)'\ncoefficients='normalized'\nrope=true"},
+      {"glr-normalized-read", "glr", "pattern='2^k'\ncoefficients='normalized_read'"},
+      {"glr-normalized-read-cached", "glr",
+       "pattern='cached(2^k)'\ncoefficients='normalized_read'\ntoken_shift=false"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
   };

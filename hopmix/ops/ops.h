@@ -55,6 +55,16 @@ Tensor glr_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      std::optional<double> scale = {},
                      const std::optional<Tensor>& cu_seqlens = {});
 
+/// GLR whose coefficients are one softmax over direct and recurrent terms together: with s_ij =
+/// scale q_i . k_j,
+///   y_i = a_ii v_i + sum_j (a_ij v_j + b_ij y_j),
+///   (a_ii, a_i., b_i.) = softmax of (d_self_i, s_ij + d_j, s_ij + g_i), or g_j if `gate_on_read`.
+/// d, d_self, g [B,T,H] are logits, of which -inf makes terms absent; the rest as in glr_attention.
+Tensor glr_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& d,
+                   const Tensor& d_self, const Tensor& g, const PatternArg& pattern,
+                   std::optional<double> scale = {}, bool gate_on_read = false,
+                   const std::optional<Tensor>& cu_seqlens = {});
+
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
