@@ -1,5 +1,6 @@
 #include "hopmix/kernels/glr_normalized.h"
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <vector>
@@ -101,12 +102,10 @@ void glr_normalized_backward(const GlrNormalizedInputs<T>& in, const T* y, const
     const Head<double> log_z = solve(in, at, x, kRoundsOutput<T> ? &solved : nullptr);
 
     // Both are complete when token i is reached: lambda_i = dLoss/dy_i and mu_i = dLoss/dlog z_i.
-    Head<A> lambda = grad_y == nullptr ? Head<A>(s.length, in.width) : load(grad_y);
+    Head<A> lambda = load(grad_y);
     Head<double> mu(s.length, 1);
-    if (grad_log_z != nullptr) {
-      const auto given = load_head(grad_log_z, in.sequences, s, in.heads, head, 1);
-      std::copy(given.data.begin(), given.data.end(), mu.data.begin());
-    }
+    const auto given = load_head(grad_log_z, in.sequences, s, in.heads, head, 1);
+    std::copy(given.data.begin(), given.data.end(), mu.data.begin());
     Head<A> dx(s.length, in.width);
     std::vector<int32_t> scratch;
     JointRow<double> weights, slopes;

@@ -45,8 +45,8 @@ struct GlrNormalizedGradients {
 template <typename T>
 void glr_normalized(const GlrNormalizedInputs<T>& in, T* y, Accumulator<T>* log_z);
 
-/// Gradients from grad_y [B, T, H, D] and grad_log_z [B, T, H], either of which may be null; `y` is
-/// what glr_normalized() gave. An absent term has gradient 0. Same cost.
+/// Gradients from grad_y [B, T, H, D] and grad_log_z [B, T, H]; `y` is what glr_normalized() gave.
+/// An absent term has gradient 0. Same cost.
 template <typename T>
 void glr_normalized_backward(const GlrNormalizedInputs<T>& in, const T* y, const T* grad_y,
                              const Accumulator<T>* grad_log_z,

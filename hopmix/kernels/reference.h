@@ -236,4 +236,55 @@ inline GlrSoftmaxGradients glr_softmax_gradients(const Matrix& q, const Matrix& 
           dg};
 }
 
+/// log z_i = log of the sum of exp(log_a_ij) over j <= i and exp(log_b_ij + log z_j) over j < i,
+/// and the weights: the softmax over the same logits.
+struct NormalizedRecurrence {
+  Matrix log_z;
+  JointCoefficients weights;
+};
+
+inline NormalizedRecurrence normalized_recurrence(const Matrix& log_a, const Matrix& log_b) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  Matrix log_z(log_a.rows, 1);
+  JointCoefficients logits{log_a, log_b};
+  for (int64_t i = 0; i < log_a.rows; ++i) {
+    double largest = kNone, sum = 0;
+    for (int64_t j = 0; j < i; ++j) logits.b(i, j) += log_z(j, 0);
+    for (int64_t j = 0; j <= i; ++j) largest = std::max({largest, logits.a(i, j), logits.b(i, j)});
+    for (int64_t j = 0; largest > kNone && j <= i; ++j) {
+      sum += std::exp(logits.a(i, j) - largest) + std::exp(logits.b(i, j) - largest);
+    }
+    log_z(i, 0) = largest > kNone ? largest + std::log(sum) : kNone;
+  }
+  return {log_z, joint_softmax(logits)};
+}
+
+struct NormalizedGradients {
+  Matrix log_a, log_b, x;
+};
+
+/// With A, B the weights, Lambda = (I - B)^{-T} grad_y and (G_A, G_B) = dLoss/dlogits at fixed log
+/// z: mu = (I - B)^{-T} (grad_log_z + the column sums of G_B), d log_a = G_A + A o mu, d log_b =
+/// G_B + B o mu (mu_i on row i), dX = A^T Lambda.
+inline NormalizedGradients normalized_gradients(const Matrix& log_a, const Matrix& log_b,
+                                                const Matrix& x, const Matrix& grad_y,
+                                                const Matrix& grad_log_z) {
+  const JointCoefficients w = normalized_recurrence(log_a, log_b).weights;
+  const GlrGradients direct = glr_gradients(w.a, w.b, x, grad_y);
+  JointCoefficients g = joint_softmax_gradients(w, direct.a, direct.b);
+  Matrix identity(x.rows, x.rows), sums = grad_log_z;
+  for (int64_t i = 0; i < x.rows; ++i) {
+    identity(i, i) = 1;
+    for (int64_t j = 0; j < i; ++j) sums(j, 0) += g.b(i, j);
+  }
+  const Matrix mu = glr_gradients(identity, w.b, sums, sums).x;  // (I - B)^{-T} sums
+  for (int64_t i = 0; i < x.rows; ++i) {
+    for (int64_t j = 0; j <= i; ++j) {
+      g.a(i, j) += w.a(i, j) * mu(i, 0);
+      g.b(i, j) += w.b(i, j) * mu(i, 0);
+    }
+  }
+  return {g.a, g.b, direct.x};
+}
+
 }  // namespace hopmix::kernels::reference

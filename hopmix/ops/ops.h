@@ -46,6 +46,17 @@ std::tuple<Tensor, Tensor> pattern(std::string_view spec, int64_t n);
 Tensor glr(const Tensor& alpha_diag, const Tensor& alpha, const Tensor& beta, const Tensor& x,
            const PatternArg& pattern, const std::optional<Tensor>& cu_seqlens = {});
 
+/// GLR with positive coefficients divided by itself applied to ones, in the log domain, so that
+/// nothing overflows: with z the recurrence on ones,
+///   z_i y_i = alpha_ii x_i + sum_j (alpha_ij x_j + beta_ij z_j y_j).
+/// Arguments are those of glr by their logarithms, -inf for an absent term -> (y [B,T,H,D], log_z
+/// [B,T,H], float64 for float64 inputs, else float32). A row of absent terms has y = 0, log_z =
+/// -inf.
+std::tuple<Tensor, Tensor> glr_normalized(const Tensor& log_alpha_diag, const Tensor& log_alpha,
+                                          const Tensor& log_beta, const Tensor& x,
+                                          const PatternArg& pattern,
+                                          const std::optional<Tensor>& cu_seqlens = {});
+
 /// GLR with shared coefficients (paper appendix B.3): P = softmax over row i of scale q_i . k_j,
 /// and
 ///   z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j,  y_i = z_i - d_i v_i.
