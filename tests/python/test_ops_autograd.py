@@ -93,6 +93,7 @@ COMPILED += [("glr_attention", "spec", "inductor")]
 
 @pytest.mark.parametrize("name,form,backend", COMPILED)
 def test_compiles_whole(name, form, backend):
+    torch._dynamo.reset()  # `model` below is one piece of code, and may be traced only so often
     tensors = inputs(name, dtype=torch.float32)
 
     def model(t):
