@@ -152,4 +152,139 @@ inline GlrAttentionGradients glr_attention_gradients(const Matrix& q, const Matr
   return {qk.q, qk.k, direct.x, dgate, dd, dd_self};
 }
 
+/// The coefficients of Y = A X + B Y, or their logits.
+struct JointCoefficients {
+  Matrix a, b;
+};
+
+/// One softmax a row over both. A logit of -inf is an absent term; a row of nothing is 0.
+inline JointCoefficients joint_softmax(const JointCoefficients& logits) {
+  const auto& [a, b] = logits;
+  JointCoefficients out = logits;
+  for (int64_t i = 0; i < a.rows; ++i) {
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < a.cols; ++j) largest = std::max({largest, a(i, j), b(i, j)});
+    const auto exponential = [&](double logit) {
+      return std::isinf(largest) ? 0 : std::exp(logit - largest);
+    };
+    for (int64_t j = 0; j < a.cols; ++j) sum += exponential(a(i, j)) + exponential(b(i, j));
+    for (int64_t j = 0; j < a.cols; ++j) {
+      out.a(i, j) = sum == 0 ? 0 : exponential(a(i, j)) / sum;
+      out.b(i, j) = sum == 0 ? 0 : exponential(b(i, j)) / sum;
+    }
+  }
+  return out;
+}
+
+/// dLoss/dlogits from dLoss/dcoefficients: w o (dw - the row sums of w o dw).
+inline JointCoefficients joint_softmax_gradients(const JointCoefficients& w, const Matrix& da,
+                                                 const Matrix& db) {
+  JointCoefficients out = w;
+  for (int64_t i = 0; i < da.rows; ++i) {
+    double mean = 0;
+    for (int64_t j = 0; j < da.cols; ++j) mean += w.a(i, j) * da(i, j) + w.b(i, j) * db(i, j);
+    for (int64_t j = 0; j < da.cols; ++j) {
+      out.a(i, j) *= da(i, j) - mean;
+      out.b(i, j) *= db(i, j) - mean;
+    }
+  }
+  return out;
+}
+
+/// The logits of glr_softmax: d_self_i on the diagonal, s_ij + d_j, s_ij + g_i (g_j if on read).
+inline JointCoefficients softmax_logits(const Matrix& q, const Matrix& k, const Matrix& d,
+                                        const Matrix& d_self, const Matrix& g, double scale,
+                                        const Matrix& mask, bool gate_on_read) {
+  JointCoefficients out{scaled(scale, multiply(q, transpose(k))), Matrix(q.rows, q.rows)};
+  for (int64_t i = 0; i < q.rows; ++i) {
+    for (int64_t j = 0; j < q.rows; ++j) {
+      const double s = mask(i, j) == 1 ? out.a(i, j) : -std::numeric_limits<double>::infinity();
+      out.a(i, j) = i == j ? d_self(i, 0) : s + d(j, 0);
+      out.b(i, j) = s + g(gate_on_read ? j : i, 0);
+    }
+  }
+  return out;
+}
+
+struct GlrSoftmaxGradients {
+  Matrix q, k, v, d, d_self, g;
+};
+
+/// The chain rule through softmax_logits(), joint_softmax() and glr().
+inline GlrSoftmaxGradients glr_softmax_gradients(const Matrix& q, const Matrix& k, const Matrix& v,
+                                                 const Matrix& d, const Matrix& d_self,
+                                                 const Matrix& g, double scale, const Matrix& mask,
+                                                 bool gate_on_read, const Matrix& grad_y) {
+  const JointCoefficients w =
+      joint_softmax(softmax_logits(q, k, d, d_self, g, scale, mask, gate_on_read));
+  const GlrGradients direct = glr_gradients(w.a, w.b, v, grad_y);
+  const JointCoefficients slopes = joint_softmax_gradients(w, direct.a, direct.b);
+  Matrix ds(q.rows, q.rows), dd(d.rows, 1), dd_self(d.rows, 1), dg(d.rows, 1);
+  for (int64_t i = 0; i < q.rows; ++i) {
+    dd_self(i, 0) = slopes.a(i, i);
+    for (int64_t j = 0; j < i; ++j) {
+      ds(i, j) = slopes.a(i, j) + slopes.b(i, j);
+      dd(j, 0) += slopes.a(i, j);
+      dg(gate_on_read ? j : i, 0) += slopes.b(i, j);
+    }
+  }
+  return {scaled(scale, multiply(ds, k)),
+          scaled(scale, multiply(transpose(ds), q)),
+          direct.x,
+          dd,
+          dd_self,
+          dg};
+}
+
+/// log z_i = log of the sum of exp(log_a_ij) over j <= i and exp(log_b_ij + log z_j) over j < i,
+/// and the weights: the softmax over the same logits.
+struct NormalizedRecurrence {
+  Matrix log_z;
+  JointCoefficients weights;
+};
+
+inline NormalizedRecurrence normalized_recurrence(const Matrix& log_a, const Matrix& log_b) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  Matrix log_z(log_a.rows, 1);
+  JointCoefficients logits{log_a, log_b};
+  for (int64_t i = 0; i < log_a.rows; ++i) {
+    double largest = kNone, sum = 0;
+    for (int64_t j = 0; j < i; ++j) logits.b(i, j) += log_z(j, 0);
+    for (int64_t j = 0; j <= i; ++j) largest = std::max({largest, logits.a(i, j), logits.b(i, j)});
+    for (int64_t j = 0; largest > kNone && j <= i; ++j) {
+      sum += std::exp(logits.a(i, j) - largest) + std::exp(logits.b(i, j) - largest);
+    }
+    log_z(i, 0) = largest > kNone ? largest + std::log(sum) : kNone;
+  }
+  return {log_z, joint_softmax(logits)};
+}
+
+struct NormalizedGradients {
+  Matrix log_a, log_b, x;
+};
+
+/// With A, B the weights, Lambda = (I - B)^{-T} grad_y and (G_A, G_B) = dLoss/dlogits at fixed log
+/// z: mu = (I - B)^{-T} (grad_log_z + the column sums of G_B), d log_a = G_A + A o mu, d log_b =
+/// G_B + B o mu (mu_i on row i), dX = A^T Lambda.
+inline NormalizedGradients normalized_gradients(const Matrix& log_a, const Matrix& log_b,
+                                                const Matrix& x, const Matrix& grad_y,
+                                                const Matrix& grad_log_z) {
+  const JointCoefficients w = normalized_recurrence(log_a, log_b).weights;
+  const GlrGradients direct = glr_gradients(w.a, w.b, x, grad_y);
+  JointCoefficients g = joint_softmax_gradients(w, direct.a, direct.b);
+  Matrix identity(x.rows, x.rows), sums = grad_log_z;
+  for (int64_t i = 0; i < x.rows; ++i) {
+    identity(i, i) = 1;
+    for (int64_t j = 0; j < i; ++j) sums(j, 0) += g.b(i, j);
+  }
+  const Matrix mu = glr_gradients(identity, w.b, sums, sums).x;  // (I - B)^{-T} sums
+  for (int64_t i = 0; i < x.rows; ++i) {
+    for (int64_t j = 0; j <= i; ++j) {
+      g.a(i, j) += w.a(i, j) * mu(i, 0);
+      g.b(i, j) += w.b(i, j) * mu(i, 0);
+    }
+  }
+  return {g.a, g.b, direct.x};
+}
+
 }  // namespace hopmix::kernels::reference

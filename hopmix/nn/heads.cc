@@ -88,9 +88,13 @@ Tensor apply_rope(const Tensor& x, int64_t start) {
   return torch::stack({even * cos - odd * sin, even * sin + odd * cos}, -1).flatten(-2);
 }
 
-Tensor token_softmax(const Tensor& q, const Tensor& k) {
+Tensor token_scores(const Tensor& q, const Tensor& k) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
-  return torch::softmax(torch::einsum("bhd,bchd->bhc", {q * scale, k}), -1);
+  return torch::einsum("bhd,bchd->bhc", {q * scale, k});
+}
+
+Tensor token_softmax(const Tensor& q, const Tensor& k) {
+  return torch::softmax(token_scores(q, k), -1);
 }
 
 Tensor token_sum(const Tensor& p, const Tensor& v) {

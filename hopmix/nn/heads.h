@@ -58,6 +58,9 @@ Tensor split_heads(const Tensor& x, int64_t heads);
 /// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
 Tensor apply_rope(const Tensor& x, int64_t start);
 
+/// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,H,D] -> [B,H,c].
+Tensor token_scores(const Tensor& q, const Tensor& k);
+
 /// Softmax over the past of one token: q [B,H,D], k [B,c,H,D] -> [B,H,c].
 Tensor token_softmax(const Tensor& q, const Tensor& k);
 

@@ -29,6 +29,13 @@ const std::vector<Case>& cases() {
       {"glr-independent", "glr", "pattern='k^2+1'\ncoefficients='independent'"},
       {"glr-independent-cached", "glr",
        "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
+      {"glr-normalized", "glr", "pattern='k^2+1'\ncoefficients='normalized'"},
+      {"glr-normalized-dense", "glr", "pattern='dense'\ncoefficients='normalized'\nheads=2"},
+      {"glr-normalized-cached", "glr",
+       "pattern='cached(k^2+1)'\ncoefficients='normalized'\nrope=true"},
+      {"glr-normalized-read", "glr", "pattern='2^k'\ncoefficients='normalized_read'"},
+      {"glr-normalized-read-cached", "glr",
+       "pattern='cached(2^k)'\ncoefficients='normalized_read'\ntoken_shift=false"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
   };
@@ -173,8 +180,7 @@ TEST(Registry, UnknownNameSuggestsTheNearest) {
   }
 }
 
-// A token's mixer input and output widths, by the definition: y = (I - B)^{-1} ((B D + D') v),
-// dense and in float64.
+// The mixer by its definition: Y = (I - B)^{-1} A V, dense and in float64.
 class DefinitionTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
@@ -194,19 +200,24 @@ TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
   previous.slice(0, 1).copy_(x[0].slice(0, 0, time - 1));
   const Tensor u = torch::cat({x[0], previous}, 1);
   const Tensor qkv = torch::matmul(u, parameters["qkv.weight"].t());
-  const Tensor gates =
-      torch::sigmoid(torch::matmul(u, parameters["gates.weight"].t()) + parameters["gates.bias"]);
+  const bool normalized = GetParam().starts_with("normalized");
+  const Tensor logits = torch::matmul(u, parameters["gates.weight"].t()) + parameters["gates.bias"];
+  const Tensor gates = normalized ? logits : torch::sigmoid(logits);
   Tensor allowed = torch::zeros({time, time}, torch::kBool);
   for (int64_t i = 0; i < time; ++i) {
     for (int64_t k = 0; k * k + 1 <= i; ++k) allowed[i][i - (k * k + 1)] = true;
   }
-  const auto softmax = [&](int64_t q, int64_t k, int64_t h, const Tensor& mask) {
+  // exp(q_i . k_j / sqrt(D)) where mask is true, 0 elsewhere.
+  const auto exponentials = [&](int64_t q, int64_t k, int64_t h, const Tensor& mask) {
     const int64_t d = width / heads;
     const auto part = [&](int64_t p) {
       return qkv.slice(1, p * width + h * d, p * width + (h + 1) * d);
     };
     const Tensor scores = torch::matmul(part(q), part(k).t()) / std::sqrt(static_cast<double>(d));
-    const Tensor weights = torch::where(mask, scores.exp(), torch::zeros_like(scores));
+    return torch::where(mask, scores.exp(), torch::zeros_like(scores));
+  };
+  const auto softmax = [&](int64_t q, int64_t k, int64_t h, const Tensor& mask) {
+    const Tensor weights = exponentials(q, k, h, mask);
     return weights / weights.sum(1, true).clamp_min(1e-300);
   };
   std::vector<Tensor> outputs;
@@ -214,22 +225,37 @@ TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
     const int64_t d = width / heads;
     const Tensor v = qkv.slice(1, 2 * width + h * d, 2 * width + (h + 1) * d);
     const Tensor gate = gates.select(1, h);
-    const Tensor b = gate.unsqueeze(1) * softmax(0, 1, h, allowed);
-    Tensor a;
-    if (GetParam() == "shared") {
+    Tensor a, b;
+    if (normalized) {
+      const Tensor e = exponentials(0, 1, h, allowed);
+      a = torch::matmul(e, torch::diag(gates.select(1, heads + h).exp())) +
+          torch::diag(gates.select(1, 2 * heads + h).exp());
+      b = GetParam() == "normalized_read" ? torch::matmul(e, torch::diag(gate.exp()))
+                                          : gate.exp().unsqueeze(1) * e;
+      const Tensor sums = a.sum(1, true) + b.sum(1, true);
+      a = a / sums;
+      b = b / sums;
+    } else if (GetParam() == "shared") {
+      b = gate.unsqueeze(1) * softmax(0, 1, h, allowed);
       a = torch::matmul(b, torch::diag(gates.select(1, heads + h))) +
           torch::diag(gates.select(1, 2 * heads + h));
     } else {
+      b = gate.unsqueeze(1) * softmax(0, 1, h, allowed);
       a = softmax(3, 4, h, allowed | torch::eye(time, torch::kBool));
     }
     const Tensor identity = torch::eye(time, torch::kFloat64);
-    outputs.push_back(torch::matmul(torch::inverse(identity - b), torch::matmul(a, v)));
+    Tensor solved = torch::matmul(torch::inverse(identity - b), torch::matmul(a, v));
+    if (normalized) {
+      solved = solved / (solved.square().mean(1, true) + 1e-6).sqrt() * parameters["norm.weight"];
+    }
+    outputs.push_back(solved);
   }
   const Tensor expected = torch::matmul(torch::cat(outputs, 1), parameters["out.weight"].t());
   EXPECT_LT((y[0] - expected).abs().max().item<double>(), 1e-12);
 }
 
-INSTANTIATE_TEST_SUITE_P(Glr, DefinitionTest, testing::Values("shared", "independent"),
+INSTANTIATE_TEST_SUITE_P(Glr, DefinitionTest,
+                         testing::Values("shared", "independent", "normalized", "normalized_read"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

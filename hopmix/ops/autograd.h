@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,33 +20,59 @@
 
 namespace hopmix::ops {
 
+/// What an operator returns: a tensor or a tuple of them.
+template <typename R>
+inline constexpr size_t kOutputs = std::tuple_size_v<R>;
+template <>
+inline constexpr size_t kOutputs<Tensor> = 1;
+
+template <typename R>
+std::vector<Tensor> to_list(const R& outputs) {
+  return std::apply([](const auto&... t) { return std::vector<Tensor>{t...}; }, outputs);
+}
+template <>
+inline std::vector<Tensor> to_list(const Tensor& output) {
+  return {output};
+}
+
+template <typename R>
+R from_list(const std::vector<Tensor>& list) {
+  if constexpr (std::is_same_v<R, Tensor>) {
+    return list[0];
+  } else {
+    return [&]<size_t... I>(std::index_sequence<I...>) { return R{list[I]...}; }
+    (std::make_index_sequence<kOutputs<R>>());
+  }
+}
+
 /// Op describes one operator on N tensors:
-///   kForward   Tensor(const Tensors<N>&, const PatternArg&, Tail...)
+///   kForward   R(const Tensors<N>&, const PatternArg&, Tail...), R a Tensor or a tuple of K
 ///   kBackward  vector<Tensor>(const Tensors<M>&, const PatternArg&, Tail..., array<bool, N>
 ///   needs), where the M tensors are
-///              grad_y, the output y if M is N + 2, and the inputs; it gives a gradient for each
-///              input
+///              the gradients of the K outputs, the first output if M is N + K + 1, and the inputs;
+///              it gives a gradient for each input
 ///   kName      "hopmix::NAME"; the backward is kName + "_backward"
-template <typename Op, size_t N, size_t M, typename... Tail>
-class PatternFunction : public torch::autograd::Function<PatternFunction<Op, N, M, Tail...>> {
+template <typename Op, size_t N, size_t M, typename R, typename... Tail>
+class PatternFunction : public torch::autograd::Function<PatternFunction<Op, N, M, R, Tail...>> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensor forward(Context* ctx, at::TensorList list, const PatternArg& pattern,
-                        Tail... tail) {
+  static std::vector<Tensor> forward(Context* ctx, at::TensorList list, const PatternArg& pattern,
+                                     Tail... tail) {
     const at::AutoDispatchBelowADInplaceOrView below;
     Tensors<N> in;
     std::copy(list.begin(), list.end(), in.begin());
-    const Tensor y = Overloads<Op::kForward>::call(Op::kName, in, pattern, tail...);
+    const std::vector<Tensor> outputs =
+        to_list(Overloads<Op::kForward>::call(Op::kName, in, pattern, tail...));
 
     std::vector<Tensor> saved = {pattern.row_ptr, pattern.cols};
-    if (M == N + 2) saved.push_back(y);
+    if (M == N + kOutputs<R> + 1) saved.push_back(outputs[0]);
     saved.insert(saved.end(), in.begin(), in.end());
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["pattern"] = std::string(pattern.spec);
     int index = 0;
     ((ctx->saved_data[std::to_string(index++)] = tail), ...);
-    return y;
+    return outputs;
   }
 
   static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grad) {
@@ -60,8 +87,9 @@ class PatternFunction : public torch::autograd::Function<PatternFunction<Op, N, 
     const std::string spec = ctx->saved_data["pattern"].toStringRef();
     const PatternArg pattern =
         saved[0].defined() ? PatternArg(saved[0], saved[1]) : PatternArg(spec);
-    Tensors<M> tensors{grad[0]};
-    std::copy(saved.begin() + 2, saved.end(), tensors.begin() + 1);
+    Tensors<M> tensors;
+    std::copy(grad.begin(), grad.end(), tensors.begin());
+    std::copy(saved.begin() + 2, saved.end(), tensors.begin() + kOutputs<R>);
     std::array<bool, N> needs;
     for (size_t i = 0; i < N; ++i) needs[i] = ctx->needs_input_grad(i);
 
@@ -77,10 +105,11 @@ class PatternFunction : public torch::autograd::Function<PatternFunction<Op, N, 
   }
 };
 
-template <typename Op, size_t N, size_t M, typename... Tail>
+template <typename Op, size_t N, size_t M, typename R, typename... Tail>
 struct PatternAutograd {
-  static Tensor forward(const Tensors<N>& in, const PatternArg& pattern, Tail... tail) {
-    return PatternFunction<Op, N, M, Tail...>::apply(at::TensorList(in), pattern, tail...);
+  static R forward(const Tensors<N>& in, const PatternArg& pattern, Tail... tail) {
+    return from_list<R>(
+        PatternFunction<Op, N, M, R, Tail...>::apply(at::TensorList(in), pattern, tail...));
   }
 
   /// Registers the Autograd kernels of Op and of its backward.
@@ -98,9 +127,9 @@ template <size_t M, typename... Rest>
 std::integral_constant<size_t, M> tensors_of(std::vector<Tensor> (*)(const Tensors<M>&,
                                                                      const PatternArg&, Rest...));
 
-template <typename Op, size_t N, typename... Tail>
-auto autograd_of(Tensor (*)(const Tensors<N>&, const PatternArg&, Tail...))
-    -> PatternAutograd<Op, N, decltype(tensors_of(Op::kBackward))::value, Tail...>;
+template <typename Op, typename R, size_t N, typename... Tail>
+auto autograd_of(R (*)(const Tensors<N>&, const PatternArg&, Tail...))
+    -> PatternAutograd<Op, N, decltype(tensors_of(Op::kBackward))::value, R, Tail...>;
 
 template <typename Op>
 using AutogradOf = decltype(autograd_of<Op>(Op::kForward));

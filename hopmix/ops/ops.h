@@ -46,6 +46,17 @@ std::tuple<Tensor, Tensor> pattern(std::string_view spec, int64_t n);
 Tensor glr(const Tensor& alpha_diag, const Tensor& alpha, const Tensor& beta, const Tensor& x,
            const PatternArg& pattern, const std::optional<Tensor>& cu_seqlens = {});
 
+/// GLR with positive coefficients divided by itself applied to ones, in the log domain, so that
+/// nothing overflows: with z the recurrence on ones,
+///   z_i y_i = alpha_ii x_i + sum_j (alpha_ij x_j + beta_ij z_j y_j).
+/// Arguments are those of glr by their logarithms, -inf for an absent term -> (y [B,T,H,D], log_z
+/// [B,T,H], float64 for float64 inputs, else float32). A row of absent terms has y = 0, log_z =
+/// -inf.
+std::tuple<Tensor, Tensor> glr_normalized(const Tensor& log_alpha_diag, const Tensor& log_alpha,
+                                          const Tensor& log_beta, const Tensor& x,
+                                          const PatternArg& pattern,
+                                          const std::optional<Tensor>& cu_seqlens = {});
+
 /// GLR with shared coefficients (paper appendix B.3): P = softmax over row i of scale q_i . k_j,
 /// and
 ///   z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j,  y_i = z_i - d_i v_i.
@@ -54,6 +65,16 @@ Tensor glr_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      const Tensor& d, const Tensor& d_self, const PatternArg& pattern,
                      std::optional<double> scale = {},
                      const std::optional<Tensor>& cu_seqlens = {});
+
+/// GLR whose coefficients are one softmax over direct and recurrent terms together: with s_ij =
+/// scale q_i . k_j,
+///   y_i = a_ii v_i + sum_j (a_ij v_j + b_ij y_j),
+///   (a_ii, a_i., b_i.) = softmax of (d_self_i, s_ij + d_j, s_ij + g_i), or g_j if `gate_on_read`.
+/// d, d_self, g [B,T,H] are logits, of which -inf makes terms absent; the rest as in glr_attention.
+Tensor glr_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& d,
+                   const Tensor& d_self, const Tensor& g, const PatternArg& pattern,
+                   std::optional<double> scale = {}, bool gate_on_read = false,
+                   const std::optional<Tensor>& cu_seqlens = {});
 
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].

@@ -14,7 +14,9 @@ torch.ops.load_library(str(LIBRARY))
 ops = torch.ops.hopmix
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-NAMES = ("glr", "glr_attention", "sparse_attention")
+NAMES = ("glr", "glr_normalized", "glr_attention", "glr_softmax", "sparse_attention")
+EXPLICIT = ("glr", "glr_normalized")  # coefficients are inputs, one a read
+WITH_QUERIES = tuple(name for name in NAMES if name not in EXPLICIT)
 
 LENGTHS = [0, 1, 33, 0, 35, 1, 0]
 BOUNDS = torch.tensor([0] + LENGTHS).cumsum(0)
@@ -34,9 +36,10 @@ def reads_of(spec, lengths):
 def inputs(name, B=2, T=20, H=4, G=2, D=5, DV=3, spec="k^2+1", lengths=None, dtype=torch.float64):
     """The differentiable inputs of an operator, in order."""
     r = lambda seed, *shape, **limits: rand(*shape, dtype=dtype, seed=seed, **limits)
-    if name == "glr":
+    if name in EXPLICIT:
         nnz = reads_of(spec, lengths or [T])
-        return [r(1, B, H, T), r(2, B, H, nnz), r(3, B, H, nnz, low=-0.2, high=0.2), r(4, B, T, H, D)]
+        low, high = (-0.2, 0.2) if name == "glr" else (-6, -2)  # its rows stay below 1 or near it
+        return [r(1, B, H, T), r(2, B, H, nnz), r(3, B, H, nnz, low=low, high=high), r(4, B, T, H, D)]
     qkv = [r(1, B, T, H, D, low=-2, high=2), r(2, B, T, G, D, low=-2, high=2), r(3, B, T, G, DV)]
     if name == "sparse_attention":
         return qkv
@@ -49,8 +52,24 @@ def arguments(name, pattern):
     return pattern + ((True,) if name == "sparse_attention" else ())
 
 
+def outputs(name, tensors, pattern, **kwargs):
+    """A tuple, of one tensor if the operator gives one."""
+    result = getattr(ops, name)(*tensors, *arguments(name, pattern), **kwargs)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def joined(y, *log_z):
+    """[B, T, H, D], or [B, T, H, D + 1] with log z as the last column."""
+    return torch.cat([y, *(z.unsqueeze(-1).to(y.dtype) for z in log_z)], dim=-1) if log_z else y
+
+
 def call(name, tensors, pattern, **kwargs):
-    return getattr(ops, name)(*tensors, *arguments(name, pattern), **kwargs)
+    """All that the operator gives as one tensor, output_width(...) wide."""
+    return joined(*outputs(name, tensors, pattern, **kwargs))
+
+
+def output_width(name, D, DV):
+    return {"glr": D, "glr_normalized": D + 1}.get(name, DV)
 
 
 def mask_of(pattern, T):
@@ -78,23 +97,37 @@ def solve(A, B, x):
     return y.transpose(1, 2)
 
 
-def reference(name, tensors, pattern, scale=None):
-    T = tensors[3 if name == "glr" else 0].shape[1]
+def reference(name, tensors, pattern, scale=None, gate_on_read=False):
+    T = tensors[3 if name in EXPLICIT else 0].shape[1]
     mask = mask_of(pattern, T)
-    if name == "glr":
+    if name in EXPLICIT:
         diag, alpha, beta, x = tensors
+        if name == "glr_normalized":
+            diag, alpha, beta = diag.exp(), alpha.exp(), beta.exp()
         row, col = mask.nonzero(as_tuple=True)
         A, B = torch.diag_embed(diag), torch.zeros(*diag.shape, T, dtype=diag.dtype)
         A[..., row, col], B[..., row, col] = alpha, beta
-        return solve(A, B, x)
+        if name == "glr":
+            return solve(A, B, x)
+        z = solve(A, B, torch.ones_like(x[..., :1]))
+        return joined(solve(A, B, x) / z, z[..., 0].log())
     q, k, v = tensors[:3]
     v = v.repeat_interleave(q.shape[2] // v.shape[2], dim=2)
     if name == "sparse_attention":
         P = softmax_weights(q, k, mask | torch.eye(T, dtype=torch.bool), scale)
         return torch.einsum("bhij,bjhd->bihd", P, v)
-    gate, d, d_self = (t.transpose(1, 2) for t in tensors[3:])
-    B = gate[..., None] * softmax_weights(q, k, mask, scale)
-    return solve(B * d[:, :, None, :] + torch.diag_embed(d_self), B, v)
+    gates = [t.transpose(1, 2) for t in tensors[3:]]
+    if name == "glr_attention":
+        gate, d, d_self = gates
+        B = gate[..., None] * softmax_weights(q, k, mask, scale)
+        return solve(B * d[:, :, None, :] + torch.diag_embed(d_self), B, v)
+    d, d_self, g = gates
+    scores = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(q.shape[2] // k.shape[2], dim=2))
+    scores = (scores * (scale or q.shape[-1] ** -0.5)).masked_fill(~mask, -torch.inf)
+    direct = torch.where(torch.eye(T, dtype=torch.bool), d_self[..., None], scores + d[:, :, None, :])
+    recurrent = scores + (g[:, :, None, :] if gate_on_read else g[..., None])
+    A, B = torch.cat([direct, recurrent], dim=-1).softmax(-1).split(T, dim=-1)
+    return solve(A, B, v)
 
 
 def assert_close(actual, expected, dtype, what=""):

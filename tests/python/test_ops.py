@@ -6,12 +6,15 @@ import torch
 from operators import (
     BOUNDS,
     DTYPES,
+    EXPLICIT,
     LENGTHS,
     NAMES,
+    WITH_QUERIES,
     assert_close,
     call,
     inputs,
     ops,
+    output_width,
     rand,
     reads_of,
     reference,
@@ -36,7 +39,7 @@ def test_matches_the_dense_reference(name, B, T, H, D, dtype, form):
     pattern = ops.pattern("k^2+1", T)
     tensors = inputs(name, B, T, H, max(1, H // 2), D, D + 1, dtype=dtype)
     given = pattern if form == "list" else "k^2+1"
-    weight = rand(B, T, H, D if name == "glr" else D + 1, seed=9, dtype=dtype)
+    weight = rand(B, T, H, output_width(name, D, D + 1), seed=9, dtype=dtype)
     actual = with_gradients(lambda t: call(name, t, given), tensors, weight)
     exact = [t.double() for t in tensors]
     expected = with_gradients(lambda t: reference(name, t, pattern), exact, weight)
@@ -66,14 +69,14 @@ def test_pattern_is_its_rows():
     assert cols.tolist() == sum(rows, [])
 
 
-@pytest.mark.parametrize("name", ["glr_attention", "sparse_attention"])
+@pytest.mark.parametrize("name", WITH_QUERIES)
 def test_scale_is_used(name):
     tensors = inputs(name)
     expected = reference(name, tensors, ops.pattern("k^2+1", 20), scale=0.7)
     assert_close(call(name, tensors, "k^2+1", scale=0.7), expected, torch.float64)
 
 
-@pytest.mark.parametrize("name", ["glr_attention", "sparse_attention"])
+@pytest.mark.parametrize("name", WITH_QUERIES)
 def test_huge_logits_stay_finite(name):
     tensors = inputs(name, T=65)
     tensors[0], tensors[1] = tensors[0] * 100, tensors[1] * 100  # logits beyond +-10^4
@@ -97,7 +100,7 @@ def test_empty_batch_and_empty_time(name):
             assert [g.shape for g in grads] == [t.shape for t in tensors]
 
 
-@pytest.mark.parametrize("name", ["glr_attention", "sparse_attention"])
+@pytest.mark.parametrize("name", WITH_QUERIES)
 def test_grouped_heads_equal_repeated_ones(name):
     tensors = inputs(name, H=6, G=2)
     repeat = lambda t: [t[0], *(x.repeat_interleave(3, dim=2) for x in t[1:3]), *t[3:]]
@@ -138,7 +141,7 @@ def test_expanded_inputs(name):
     # The gradient of a sum is one number in every place: an expanded tensor too.
     leaves = [t.clone().requires_grad_() for t in one]
     call(name, leaves, "k^2+1").sum().backward()
-    weight = torch.ones(1, 20, 4, 5 if name == "glr" else 3)
+    weight = torch.ones(1, 20, 4, output_width(name, 5, 3))
     for leaf, e in zip(leaves, with_gradients(lambda t: call(name, t, "k^2+1"), one, weight)[1:]):
         assert torch.equal(leaf.grad, e)
 
@@ -155,7 +158,7 @@ def test_packed_sequences_equal_separate_ones(name, dtype, form):
         out, token, read = [], 0, 0
         for n in LENGTHS:
             here, reads = slice(token, token + n), slice(read, read + reads_of("k^2+1", [n]))
-            if name == "glr":
+            if name in EXPLICIT:
                 diag, alpha, beta, x = tensors
                 part = [diag[:, :, here], alpha[:, :, reads], beta[:, :, reads], x[:, here]]
             else:

@@ -1,23 +1,38 @@
 #include "hopmix/nn/mixers/glr.h"
 
+#include <algorithm>
+
 namespace hopmix::nn {
+namespace {
+
+const std::vector<std::string> kCoefficients = {"shared", "independent", "normalized",
+                                                "normalized_read"};
+
+// [B,1,H] -> [B,H,1], to weigh the vectors or logits of a head.
+Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
+
+}  // namespace
 
 Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past_(config.pattern) {
   check_heads(config);
-  if (config.coefficients != "shared" && config.coefficients != "independent") {
-    throw Error("coefficients = '" + config.coefficients + "': must be shared or independent");
+  if (std::count(kCoefficients.begin(), kCoefficients.end(), config.coefficients) == 0) {
+    throw Error("coefficients = '" + config.coefficients +
+                "': must be shared, independent, normalized or normalized_read");
   }
-  const int64_t projections = shared() ? 3 : 5, gates = shared() ? 3 : 1;
+  const int64_t projections = independent() ? 5 : 3, gates = independent() ? 1 : 3;
   qkv_ = register_module("qkv", linear(config.input_width(), projections * config.width));
   gates_ =
       register_module("gates", linear(config.input_width(), gates * config.heads, /*bias=*/true));
   out_ = register_module("out", linear(config.width, config.width));
+  if (normalized()) {
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(config.head_width()));
+  }
 }
 
 Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   Projections p;
   std::vector<Tensor> parts =
-      split_heads(qkv_(input), (shared() ? 3 : 5) * config_.heads).split(config_.heads, 2);
+      split_heads(qkv_(input), (independent() ? 5 : 3) * config_.heads).split(config_.heads, 2);
   if (config_.rope) {
     for (size_t i = 0; i < parts.size(); ++i) {
       if (i != 2) parts[i] = apply_rope(parts[i], start);
@@ -26,22 +41,31 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   p.q = parts[0];
   p.k = parts[1];
   p.v = parts[2];
-  const std::vector<Tensor> gates = torch::sigmoid(gates_(input)).split(config_.heads, 2);
+  const Tensor logits = gates_(input);
+  const std::vector<Tensor> gates =
+      (normalized() ? logits : torch::sigmoid(logits)).split(config_.heads, 2);
   p.gate = gates[0];
-  if (shared()) {
-    p.d = gates[1];
-    p.d_self = gates[2];
-  } else {
+  if (independent()) {
     p.q_in = parts[3];
     p.k_in = parts[4];
+  } else {
+    p.d = gates[1];
+    p.d_self = gates[2];
   }
   return p;
 }
 
+Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
+
 Tensor Glr::forward(const Tensor& x, Context&) {
   const Projections p = project(shift_tokens(config_, x), 0);
   const ops::PatternArg rows = rows_.at(x.size(1));
-  if (shared()) {
+  if (normalized()) {
+    const Tensor y =
+        ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
+    return out_(normalize(y).flatten(2));
+  }
+  if (!independent()) {
     return out_(ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows).flatten(2));
   }
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
@@ -51,59 +75,102 @@ Tensor Glr::forward(const Tensor& x, Context&) {
   return out_(ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows).flatten(2));
 }
 
-std::vector<std::string> Glr::cached() const {
-  // z is the solution of the recurrence (y itself if independent).
-  return shared() ? std::vector<std::string>{"k", "z"}
-                  : std::vector<std::string>{"k", "z", "k_in", "v"};
+Glr::Cached Glr::cached() const {
+  // z is the solution of the recurrence: y itself unless shared.
+  if (independent()) return {{"k", "z", "k_in", "v"}, {}};
+  if (gate_on_read()) return {{"k", "u"}, {"c"}};
+  if (normalized()) return {{"k", "z", "v"}, {"d"}};
+  return {{"k", "z"}, {}};
 }
 
 State Glr::initial_state(int64_t batch) const {
   State state;
   init_token_shift(config_, batch, options(), state);
-  for (const std::string& name : cached()) {
+  const Cached names = cached();
+  for (const std::string& name : names.vectors) {
     state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
+  }
+  for (const std::string& name : names.scalars) {
+    state.tensors[name] = torch::empty({batch, 0, config_.heads}, options());
   }
   return state;
 }
 
+Tensor Glr::step_shared(const Projections& p, State& state) {
+  const Tensor v = p.v.squeeze(1), d = per_head(p.d), d_self = per_head(p.d_self);
+  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
+  const Tensor z = (d + d_self) * v + per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  past_.append(state, {{"k", p.k.squeeze(1)}, {"z", z}});
+  return z - d * v;
+}
+
+Tensor Glr::step_independent(const Projections& p, State& state) {
+  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
+  const Tensor k_in = torch::cat({past_.read(state, "k_in"), p.k_in}, 1);
+  const Tensor values = torch::cat({past_.read(state, "v"), p.v}, 1);
+  const Tensor y = token_sum(token_softmax(p.q_in.squeeze(1), k_in), values) +
+                   per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  past_.append(
+      state, {{"k", p.k.squeeze(1)}, {"z", y}, {"k_in", p.k_in.squeeze(1)}, {"v", p.v.squeeze(1)}});
+  return y;
+}
+
+Tensor Glr::step_normalized(const Projections& p, State& state) {
+  const Tensor v = p.v.squeeze(1), d_self = per_head(p.d_self);
+  const Tensor scores = token_scores(p.q.squeeze(1), past_.read(state, "k"));  // [B,H,c]
+  const auto logits_of = [&](const char* name) { return past_.read(state, name).transpose(1, 2); };
+  if (gate_on_read()) {
+    // e^{d_j} v_j + e^{g_j} y_j = e^{c_j} u_j.
+    const Tensor weights = torch::softmax(torch::cat({d_self, scores + logits_of("c")}, -1), -1);
+    const Tensor y =
+        weights.narrow(-1, 0, 1) * v + token_sum(weights.slice(-1, 1), past_.read(state, "u"));
+    const Tensor d = p.d.squeeze(1), g = p.gate.squeeze(1);
+    const Tensor direct = torch::sigmoid(per_head(p.d - p.gate));
+    past_.append(state, {{"k", p.k.squeeze(1)},
+                         {"u", direct * v + (1 - direct) * y},
+                         {"c", torch::logaddexp(d, g)}});
+    return y;
+  }
+  const Tensor weights = torch::softmax(
+      torch::cat({d_self, scores + logits_of("d"), scores + per_head(p.gate)}, -1), -1);
+  const std::vector<Tensor> parts =
+      weights.split_with_sizes({1, scores.size(-1), scores.size(-1)}, -1);
+  const Tensor y = parts[0] * v + token_sum(parts[1], past_.read(state, "v")) +
+                   token_sum(parts[2], past_.read(state, "z"));
+  past_.append(state, {{"k", p.k.squeeze(1)}, {"z", y}, {"v", v}, {"d", p.d.squeeze(1)}});
+  return y;
+}
+
 Tensor Glr::step(const Tensor& x, State& state, Context&) {
   const Projections p = project(shift_tokens_step(config_, x, state), state.position);
-  const Tensor q = p.q.squeeze(1), k = p.k.squeeze(1), v = p.v.squeeze(1);
-  const Tensor gate = p.gate.squeeze(1).unsqueeze(-1);  // [B,H,1]
-  const Tensor recurrent =
-      gate * token_sum(token_softmax(q, past_.read(state, "k")), past_.read(state, "z"));
   Tensor y;
-  if (shared()) {
-    const Tensor d = p.d.squeeze(1).unsqueeze(-1), d_self = p.d_self.squeeze(1).unsqueeze(-1);
-    const Tensor z = (d + d_self) * v + recurrent;
-    y = z - d * v;
-    past_.append(state, {{"k", k}, {"z", z}});
+  if (normalized()) {
+    y = normalize(step_normalized(p, state));
   } else {
-    const Tensor k_in = torch::cat({past_.read(state, "k_in"), p.k_in}, 1);
-    const Tensor values = torch::cat({past_.read(state, "v"), p.v}, 1);
-    y = token_sum(token_softmax(p.q_in.squeeze(1), k_in), values) + recurrent;
-    past_.append(state, {{"k", k}, {"z", y}, {"k_in", p.k_in.squeeze(1)}, {"v", v}});
+    y = independent() ? step_independent(p, state) : step_shared(p, state);
   }
   ++state.position;
   return out_(y.flatten(1));
 }
 
 int64_t Glr::state_bytes(int64_t t) const {
-  const int64_t vectors = static_cast<int64_t>(cached().size());
-  return (vectors * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
+  const Cached names = cached();
+  const int64_t a_token = static_cast<int64_t>(names.vectors.size()) * config_.width +
+                          static_cast<int64_t>(names.scalars.size()) * config_.heads;
+  return (past_.held(t) * a_token + token_shift_elements(config_)) * element_size();
 }
 
 MixerEntry glr_entry() {
   return {"glr",
           "y_i = sum_{j in S_i, j=i} a_ij x_j + sum_{j in S_i} b_ij y_j",
           "|S_i|",
-          "2 cache(S); 4 if independent",
+          "2 cache(S); 3 if normalized, 4 if independent",
           "Fagnou et al. 2026 (arXiv 2605.31367)",
           [](config::Table& table, const BlockDefaults& defaults) {
             GlrConfig config{read_heads(table, defaults)};
             config.pattern = read_pattern(table, config.pattern, defaults);
             config.coefficients =
-                table.get_choice("coefficients", config.coefficients, {"shared", "independent"});
+                table.get_choice("coefficients", config.coefficients, kCoefficients);
             return std::make_shared<Glr>(config);
           }};
 }

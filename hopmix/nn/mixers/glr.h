@@ -3,6 +3,7 @@
 #pragma once
 
 #include "hopmix/nn/heads.h"
+#include "hopmix/nn/norm.h"
 #include "hopmix/nn/past.h"
 #include "hopmix/nn/pattern_rows.h"
 #include "hopmix/nn/registry.h"
@@ -14,10 +15,14 @@ struct GlrConfig : HeadsConfig {
   /// shared:      A = B D + D' (appendix B.3): one softmax, one cached vector z_j a token.
   /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with a q
   /// and k of its own.
+  /// normalized:  one softmax over the direct and recurrent terms together, its logits s_ij + d_j,
+  /// d_self_i and s_ij + g_i; every output is a convex combination of inputs, then RMSNorm a head.
+  /// normalized_read: the same with g_j in place of g_i: one cached vector a token.
   std::string coefficients = "shared";
 };
 
-/// Gates, d and d_self are sigmoids of a linear map of the input, one a head, bias 0 at the start.
+/// Gates, d and d_self come from a linear map of the input, one a head, bias 0 at the start; they
+/// are its sigmoids, or if normalized the logits themselves.
 class Glr : public Mixer {
  public:
   explicit Glr(const GlrConfig& config);
@@ -31,16 +36,26 @@ class Glr : public Mixer {
   struct Projections {
     Tensor q, k, v;          // [B,T,H,D]: of B, and the values
     Tensor q_in, k_in;       // [B,T,H,D]: of A, if independent
-    Tensor gate, d, d_self;  // [B,T,H]; the last two if shared
+    Tensor gate, d, d_self;  // [B,T,H]; the last two unless independent
+  };
+  struct Cached {
+    std::vector<std::string> vectors, scalars;  // a head
   };
   Projections project(const Tensor& input, int64_t start);
-  bool shared() const { return config_.coefficients == "shared"; }
-  std::vector<std::string> cached() const;
+  bool independent() const { return config_.coefficients == "independent"; }
+  bool normalized() const { return config_.coefficients.starts_with("normalized"); }
+  bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
+  Cached cached() const;
+  Tensor normalize(const Tensor& y);
+  Tensor step_shared(const Projections& p, State& state);
+  Tensor step_independent(const Projections& p, State& state);
+  Tensor step_normalized(const Projections& p, State& state);
 
   GlrConfig config_;
   PatternRows rows_;
   Past past_;
   torch::nn::Linear qkv_{nullptr}, gates_{nullptr}, out_{nullptr};
+  std::shared_ptr<RmsNorm> norm_;  // if normalized
 };
 
 MixerEntry glr_entry();
