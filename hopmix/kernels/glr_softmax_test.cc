@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "hopmix/kernels/kernel_checks.h"
 #include "hopmix/kernels/reference.h"
 #include "hopmix/kernels/test_data.h"
 
@@ -139,6 +142,11 @@ struct Problem {
 };
 
 template <typename T>
+std::unique_ptr<Problem<T>> make(const Case& c, bool on_the_fly) {
+  return std::make_unique<Problem<T>>(c, /*on_read=*/c.key_width % 2 == 0, on_the_fly);
+}
+
+template <typename T>
 class GlrSoftmaxTest : public ::testing::Test {};
 TYPED_TEST_SUITE(GlrSoftmaxTest, StorageTypes);
 
@@ -153,24 +161,20 @@ TYPED_TEST(GlrSoftmaxTest, MatchesTheReference) {
   }
 }
 
+TYPED_TEST(GlrSoftmaxTest, EveryInstructionSetMatchesTheReference) {
+  expect_reference_for_each_target(make<TypeParam>);
+}
+
+TYPED_TEST(GlrSoftmaxTest, SlotsUsedAgainMatchTheReference) {
+  expect_reference_with_slots_used_again(make<TypeParam>);
+}
+
 TYPED_TEST(GlrSoftmaxTest, RowsMadeOnTheFlyGiveTheSameBits) {
-  for (const bool on_read : {false, true}) {
-    const Case c{"cached(k^2+1)", 100, 20, 12, 2, 4, 2};
-    Problem<TypeParam> listed(c, on_read), made(c, on_read, true);
-    listed.run();
-    made.run();
-    EXPECT_TRUE(same_bits(listed.results(), made.results()));
-  }
+  expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
 }
 
 TYPED_TEST(GlrSoftmaxTest, SameBitsForAnyNumberOfThreads) {
-  for (const bool on_read : {false, true}) {
-    expect_same_for_any_threads([&] {
-      Problem<TypeParam> problem({"k^2+1", 100, 20, 12, 2, 6, 2}, on_read);
-      problem.run();
-      return problem.results();
-    });
-  }
+  expect_same_bits_for_any_threads(make<TypeParam>);
 }
 
 TYPED_TEST(GlrSoftmaxTest, LaterTokensAreNotSeen) {

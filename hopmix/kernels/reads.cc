@@ -17,17 +17,20 @@ void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t
     firsts_[i + 1] = firsts_[i] + padded(counts_[i]);
   }
   at_.resize(firsts_.back());
+  slots_.resize(firsts_.back());
   const int32_t* table = slots.table();
   for (int64_t i = 0; i < end - begin; ++i) {
     const int32_t* from = list.cols + (list.row_ptr[i] - list.row_ptr[0]);
     int64_t* to = at_.data() + firsts_[i];
+    int32_t* slot = slots_.data() + firsts_[i];
     const int64_t listed = counts_[i] - self;
     if (table == nullptr) {
-      for (int64_t r = 0; r < listed; ++r) to[r] = from[r] * stride;
+      std::copy(from, from + listed, slot);
     } else {
-      for (int64_t r = 0; r < listed; ++r) to[r] = table[from[r]] * stride;
+      for (int64_t r = 0; r < listed; ++r) slot[r] = table[from[r]];
     }
-    if (self) to[listed] = slots.of(begin + i) * stride;
+    if (self) slot[listed] = slots.of(begin + i);
+    for (int64_t r = 0; r < counts_[i]; ++r) to[r] = slot[r] * stride;
   }
 }
 

@@ -25,6 +25,8 @@ class Reads {
   int64_t first(int64_t i) const { return firsts_[i - begin_]; }
   /// The first element of each slot that is read: slot * stride.
   const int64_t* at(int64_t i) const { return at_.data() + first(i); }
+  /// The slots themselves, for what is one number a slot.
+  const int32_t* slots(int64_t i) const { return slots_.data() + first(i); }
 
   /// Entries of an array with one number for each read.
   int64_t size() const { return firsts_.back(); }
@@ -32,6 +34,7 @@ class Reads {
  private:
   int64_t begin_ = 0, end_ = 0;
   std::vector<int64_t> counts_, firsts_, at_;
+  std::vector<int32_t> slots_;
   Csr made_;
 };
 

@@ -88,9 +88,8 @@ void append_row(const Dag& p, int64_t i, Cols& cols) {
 
 void append_rows(const Offsets& p, int64_t begin, int64_t end, Csr& out) {
   size_t count = std::upper_bound(p.values.begin(), p.values.end(), begin) - p.values.begin();
-  const size_t most =
-      std::upper_bound(p.values.begin(), p.values.end(), std::max(begin, end - 1)) -
-      p.values.begin();
+  const size_t most = std::upper_bound(p.values.begin(), p.values.end(), std::max(begin, end - 1)) -
+                      p.values.begin();
   out.cols.resize(most * (end - begin));
   int32_t* to = out.cols.data();
   for (int64_t i = begin; i < end; ++i) {
