@@ -21,15 +21,12 @@ void solve(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& slots, int64
     const A* x = b.x[slots.of(i)];
     A *y = b.y[slots.of(i)], *out = b.out[i];
     const auto own = hn::Set(d, b.alpha_diag[i - b.first]);
-    gather_reads(r.alpha.at(r.reads, i), b.x.data, r.reads.at(i), n, from, to,
-                 [&](int64_t c, Vec<A> sum)
-                     HWY_ATTR { hn::Store(hn::MulAdd(own, hn::Load(d, x + c), sum), d, y + c); });
-    gather_reads(r.beta.at(r.reads, i), b.y.data, r.reads.at(i), n, from, to,
-                 [&](int64_t c, Vec<A> sum) HWY_ATTR {
-                   const auto all = hn::Add(hn::Load(d, y + c), sum);
-                   hn::Store(all, d, y + c);
-                   hn::StoreU(all, d, out + c);
-                 });
+    gather_two_reads(r.alpha.at(r.reads, i), b.x.data, r.beta.at(r.reads, i), b.y.data,
+                     r.reads.at(i), n, from, to, [&](int64_t c, Vec<A> sum) HWY_ATTR {
+                       const auto all = hn::MulAdd(own, hn::Load(d, x + c), sum);
+                       hn::Store(all, d, y + c);
+                       hn::StoreU(all, d, out + c);
+                     });
   }
 }
 

@@ -15,29 +15,24 @@ namespace {
 template <typename A>
 inline constexpr A kNone = -std::numeric_limits<A>::infinity();
 
-// Two loops: the first stores numbers one by one, which the second loads as vectors.
 template <typename A>
 void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
   const Tag<A> d;
   const int64_t lanes = hn::Lanes(d);
   for (int64_t i = r.reads.begin(); i < r.reads.end(); ++i) {
+    const int64_t n = r.reads.count(i), end = padded(n);
     const int32_t* slots = r.reads.slots(i);
     A *direct = r.direct.at(r.reads, i), *recurrent = r.recurrent.at(r.reads, i);
-    const A gate = b.gate_on_read ? 0 : b.g[i - b.first];
-    for (int64_t n = 0; n < r.reads.count(i); ++n) {
-      const A score = direct[n];
-      direct[n] = score + b.d[slots[n]];
-      recurrent[n] = score + (b.gate_on_read ? b.g[slots[n]] : gate);
-    }
-  }
-  for (int64_t i = r.reads.begin(); i < r.reads.end(); ++i) {
-    const int64_t n = r.reads.count(i), end = padded(n);
-    A *direct = r.direct.at(r.reads, i), *recurrent = r.recurrent.at(r.reads, i);
     const A own = b.d_self[i - b.first];
+    const auto gate = hn::Set(d, b.gate_on_read ? A{0} : b.g[i - b.first]);
     auto most = hn::Set(d, own);
     for (int64_t c = 0; c < n; c += lanes) {
-      most = hn::Max(
-          most, hn::Max(load_reads(direct, c, n, kNone<A>), load_reads(recurrent, c, n, kNone<A>)));
+      const auto score = load_reads(direct, c, n, kNone<A>);
+      const auto x = hn::Add(score, gather_slots(b.d, slots + c));
+      const auto y = hn::Add(score, b.gate_on_read ? gather_slots(b.g, slots + c) : gate);
+      hn::Store(x, d, direct + c);
+      hn::Store(y, d, recurrent + c);
+      most = hn::Max(most, hn::Max(x, y));
     }
     A largest = hn::GetLane(hn::MaxOfLanes(d, most));
     if (largest == kNone<A>) largest = 0;  // every term is absent: any finite shift will do
@@ -71,15 +66,12 @@ void solve(const JointBlock<A>& b, const JointReads<A>& r, const Slots& slots, i
     const A* v = b.v[slots.of(i)];
     A *y = b.y[slots.of(i)], *out = b.out[i];
     const auto self = hn::Set(d, b.self[i - b.first]);
-    gather_reads(r.direct.at(r.reads, i), b.v.data, r.reads.at(i), n, from, to,
-                 [&](int64_t c, Vec<A> sum)
-                     HWY_ATTR { hn::Store(hn::MulAdd(self, hn::Load(d, v + c), sum), d, y + c); });
-    gather_reads(r.recurrent.at(r.reads, i), b.y.data, r.reads.at(i), n, from, to,
-                 [&](int64_t c, Vec<A> sum) HWY_ATTR {
-                   const auto all = hn::Add(hn::Load(d, y + c), sum);
-                   hn::Store(all, d, y + c);
-                   hn::StoreU(all, d, out + c);
-                 });
+    gather_two_reads(r.direct.at(r.reads, i), b.v.data, r.recurrent.at(r.reads, i), b.y.data,
+                     r.reads.at(i), n, from, to, [&](int64_t c, Vec<A> sum) HWY_ATTR {
+                       const auto all = hn::MulAdd(self, hn::Load(d, v + c), sum);
+                       hn::Store(all, d, y + c);
+                       hn::StoreU(all, d, out + c);
+                     });
   }
 }
 

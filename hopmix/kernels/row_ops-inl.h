@@ -189,6 +189,21 @@ HWY_INLINE Vec<A> load_reads(const A* HWY_RESTRICT p, int64_t r, int64_t n, A ot
   return hn::IfThenElse(hn::FirstN(d, n > r ? n - r : 0), all, hn::Set(d, other));
 }
 
+/// base[slots[r]] for the lanes at r; every one of `slots` must be an index of base.
+HWY_INLINE Vec<float> gather_slots(const float* HWY_RESTRICT base,
+                                   const int32_t* HWY_RESTRICT slots) {
+  const Tag<float> d;
+  const hn::RebindToSigned<decltype(d)> index;
+  return hn::GatherIndex(d, base, hn::LoadU(index, slots));
+}
+HWY_INLINE Vec<double> gather_slots(const double* HWY_RESTRICT base,
+                                    const int32_t* HWY_RESTRICT slots) {
+  const Tag<double> d;
+  const hn::RebindToSigned<decltype(d)> index;
+  const hn::Rebind<int32_t, decltype(d)> half;
+  return hn::GatherIndex(d, base, hn::PromoteTo(index, hn::LoadU(half, slots)));
+}
+
 /// p = softmax of p[0 .. n), in place; up to the next multiple of kPad it is 0.
 template <typename A>
 HWY_INLINE void softmax(A* HWY_RESTRICT p, int64_t n) {
@@ -253,6 +268,47 @@ HWY_INLINE void gather_reads(const A* HWY_RESTRICT w, const A* HWY_RESTRICT base
   for (; c < to; c += lanes) {
     Vec<A> sum[1];
     weighted_sum<1>(w, base + c, at, n, sum);
+    finish(c, sum[0]);
+  }
+}
+
+/// weighted_sum() of two buffers together, a sum for each.
+template <int64_t kCount, typename A>
+HWY_INLINE void weighted_sum(const A* HWY_RESTRICT wx, const A* HWY_RESTRICT x,
+                             const A* HWY_RESTRICT wy, const A* HWY_RESTRICT y,
+                             const int64_t* HWY_RESTRICT at, int64_t n, Vec<A>* HWY_RESTRICT sum) {
+  const Tag<A> d;
+  const int64_t lanes = hn::Lanes(d);
+  Vec<A> s0[kCount], s1[kCount];
+  for (int64_t v = 0; v < kCount; ++v) s0[v] = s1[v] = hn::Zero(d);
+  for (int64_t r = 0; r < n; ++r) {
+    const A *x0 = x + at[r], *y0 = y + at[r];
+    const auto w0 = hn::Set(d, wx[r]), w1 = hn::Set(d, wy[r]);
+    for (int64_t v = 0; v < kCount; ++v) {
+      s0[v] = hn::MulAdd(w0, hn::Load(d, x0 + v * lanes), s0[v]);
+      s1[v] = hn::MulAdd(w1, hn::Load(d, y0 + v * lanes), s1[v]);
+    }
+  }
+  for (int64_t v = 0; v < kCount; ++v) sum[v] = hn::Add(s0[v], s1[v]);
+}
+
+/// finish(c, sum) for each vector of columns [from, to): sum = sum_r wx[r] x[at[r] + c ...] + wy[r]
+/// y[at[r] + c ...].
+template <typename A, typename Finish>
+HWY_INLINE void gather_two_reads(const A* HWY_RESTRICT wx, const A* HWY_RESTRICT x,
+                                 const A* HWY_RESTRICT wy, const A* HWY_RESTRICT y,
+                                 const int64_t* HWY_RESTRICT at, int64_t n, int64_t from,
+                                 int64_t to, const Finish& finish) {
+  const int64_t lanes = hn::Lanes(Tag<A>());
+  int64_t c = from;
+  for (; c + kVectors * lanes <= to; c += kVectors * lanes) {
+    Vec<A> sum[kVectors];
+    weighted_sum<kVectors>(wx, x + c, wy, y + c, at, n, sum);
+    for (int64_t v = 0; v < kVectors; ++v) finish(c + v * lanes, sum[v]);
+  }
+  for (; c < to; c += lanes) {
+    Vec<A> sum[1];
+    weighted_sum<1>(wx, x + c, wy, y + c, at, n, sum);
     finish(c, sum[0]);
   }
 }
