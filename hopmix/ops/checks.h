@@ -34,6 +34,8 @@ class Arguments {
   void state(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
   at::ScalarType state_dtype() const;
 
+  at::ScalarType dtype() const { return first_.scalar_type(); }
+
   /// H query heads on G key/value heads: G >= 1 and H a multiple of it. DK >= 1.
   void grouped_heads() const;
 

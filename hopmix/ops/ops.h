@@ -55,6 +55,13 @@ Tensor glr_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      std::optional<double> scale = {},
                      const std::optional<Tensor>& cu_seqlens = {});
 
+/// glr_attention on the pattern `dense`, by blocks through matrix products: the same to rounding,
+/// and quicker where sequences are not short. In bfloat16 products take bfloat16 operands (q, k, z
+/// and the softmax weights). Memory O(T (DK + DV)).
+Tensor dense_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                        const Tensor& d, const Tensor& d_self, std::optional<double> scale = {},
+                        const std::optional<Tensor>& cu_seqlens = {});
+
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
