@@ -45,6 +45,12 @@ class Arguments {
   /// int64 [N + 1] with B = 1. Sets N, the number of sequences (B without cu_seqlens).
   void cu_seqlens(const std::optional<Tensor>& cu_seqlens);
 
+  /// A share of what is mixed: 0 <= gamma < 1.
+  void gamma(double gamma) const;
+
+  /// What a forward pass kept for this backward: `count` tensors.
+  void kept(at::TensorList tensors, size_t count) const;
+
   /// The given scale, which must be finite, or 1/sqrt(DK).
   double scale(std::optional<double> scale) const;
 

@@ -58,6 +58,27 @@ void pack_columns(const MatrixView<S>& x, int64_t first, int64_t n, int64_t widt
                  [=](int64_t i, int64_t c, O y) { out[right_index<O>(c, i, ld)] = y; });
 }
 
+// d_ij = h_i . w_j loses most of its digits when the mean over j is taken off it, so if O is
+// shorter than S each factor is split in two, x = high + low, and three products make one of three
+// times the width: [high, high, low] . [high, low, high].
+template <typename O, typename S>
+constexpr int64_t kParts = std::is_same_v<O, S> ? 1 : 3;
+
+template <typename O, typename S, typename Place>
+void pack_parts(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, int low_part,
+                const Place& place) {
+  for_entries<S>(x, first, n, width, [&](int64_t i, int64_t c, S y) {
+    const O high = convert<O>(y);
+    if constexpr (kParts<O, S> == 1) {
+      place(i, c, high);
+    } else {
+      const O low = convert<O>(y - convert<S>(high));
+      for (int part = 0; part < 3; ++part)
+        place(i, part * width + c, part == low_part ? low : high);
+    }
+  });
+}
+
 }  // namespace
 
 template <typename T, typename O, typename Products>
@@ -148,10 +169,11 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
   const MatrixView<A> w_view{w, rows_, values_, values_}, h_view{h, rows_, values_, values_};
   const Buffer<O> q_columns(panels() * kPanel * keys_), h_right(kMixed ? rows_ * values_ : 0);
   const Buffer<O> q_right(wanted ? rows_ * keys_ : 0);
-  const Buffer<O> h_columns(wanted ? panels() * kPanel * values_ : 0);
+  const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
+  const Buffer<O> h_columns(wanted ? panels() * kPanel * parts : 0);
   const Buffer<A> dq_columns(wanted ? panels() * kPanel * keys_ : 0), delta(rows_);
   const Buffer<O> k_left(kBlock * keys_), k_left_transposed(kBlock * keys_);
-  const Buffer<O> w_left(kBlock * values_), p(tile), ds(tile), ds_pairs(kMixed ? tile : 0);
+  const Buffer<O> w_left(kBlock * parts), p(tile), ds(tile), ds_pairs(kMixed ? tile : 0);
   const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
 
   for (int64_t i = 0; i < rows_; i += kPanel) {
@@ -178,7 +200,7 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
       }
       return;
     }
-    scores_of(n, cols, w_left, h_columns + column(i, values_), values_, grad);
+    scores_of(n, cols, w_left, h_columns + column(i, parts), parts, grad);
     mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, p, ds, ds_pairs);
     Products::multiply(n, keys_, cols, ds, kPanel, q_right + i * keys_, keys_, dk + first * keys_,
                        keys_, true);
@@ -192,7 +214,8 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     pack_left<O>(k, first, n, keys_, k_left + 0);
     if (wanted) {
       pack_left_transposed<O>(k, first, n, keys_, k_left_transposed + 0, kBlock);
-      pack_left<O>(w_view, first, n, values_, w_left + 0);
+      pack_parts<O>(w_view, first, n, values_, 2,
+                    [&](int64_t i, int64_t c, O y) { w_left[i * parts + c] = y; });
     }
     for (int64_t i = first + n, cols; i < rows_; i += cols) {
       cols = std::min(rows_, (i / kPanel + 1) * kPanel) - i;
@@ -214,7 +237,9 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     solve_block_backward(first, n, exact, gate, l, h);
     if constexpr (kMixed) pack_right<O>(h_view, first, n, values_, h_right + 0);
     if (!wanted) continue;
-    pack_columns(h_view, first, n, values_, h_columns + column(first, values_), kPanel);
+    O* columns = h_columns + column(first, parts);
+    pack_parts<O>(h_view, first, n, values_, 1,
+                  [=](int64_t i, int64_t c, O y) { columns[right_index<O>(c, i, kPanel)] = y; });
     for (int64_t i = first; i < first + n; ++i) {
       A sum = 0;
       for (int64_t c = 0; c < values_; ++c) sum += h[i * values_ + c] * mix[i * values_ + c];

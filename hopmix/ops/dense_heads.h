@@ -103,11 +103,12 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
     const int64_t kv_head = task % kv_heads;
     const DenseShape shape = call.shape(s);
     const int64_t rows = shape.rows(), keys = shape.keys(), entries = rows * shape.values();
-    const Buffer<A> gate = zeros<A>(rows), lse = zeros<A>(rows);
-    const Buffer<A> w = zeros<A>(entries), mix = zeros<A>(entries), l = zeros<A>(entries);
-    const Buffer<A> h(entries), dv_sum = zeros<A>(entries);
+    const Buffer<A> gate = zeros<A>(rows), lse(rows);
+    const Buffer<A> w = zeros<A>(entries), mix = zeros<A>(entries);
+    const Buffer<A> l(entries), h(entries), dv_sum = zeros<A>(entries);
     const Buffer<A> dq_head(scores ? rows * keys : 0), dk_head(scores ? rows * keys : 0);
     const Buffer<A> dk_sum = zeros<A>(scores && group > 1 ? rows * keys : 0);
+    std::fill_n(lse + 0, rows, std::numeric_limits<A>::infinity());  // nothing in the padding
     HeadWork<A> work{call.sequences.first_token(s),
                      s.length,
                      0,
@@ -130,6 +131,7 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
     };
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       work.head = head;
+      std::fill_n(l + 0, entries, A{0});
       std::fill_n(h + 0, entries, A{0});
       prepare(work);
       DenseBlocks<T, O, Products>(shape).backward(

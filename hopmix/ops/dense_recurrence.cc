@@ -28,9 +28,10 @@ Arguments check(const std::string& op, const Tensors<6>& in, Cu cu) {
   return args;
 }
 
-// The output, mix, and the rows' lse.
+// The output, mix (the backward takes small differences of its products, so it is kept unrounded),
+// and the rows' lse.
 std::vector<Tensor> outputs(const Arguments& args) {
-  return {args.empty({"B", "T", "H", "DV"}), args.empty({"B", "T", "H", "DV"}),
+  return {args.empty({"B", "T", "H", "DV"}), args.empty({"B", "T", "H", "DV"}, args.state_dtype()),
           args.empty({"B", "T", "H"}, args.state_dtype())};
 }
 
@@ -77,11 +78,11 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
       for (int64_t i = 0; i < work.length; ++i) {
         const Token<T> token(flat, call, work, i);
         const A* mix = work.mix + i * work.values;
-        T *y = write<T>(out[0]) + token.row, *kept = write<T>(out[1]) + token.row;
+        T* y = write<T>(out[0]) + token.row;
         for (int64_t x = 0; x < call.values; ++x) {
           y[x] = static_cast<T>(token.d_self * static_cast<A>(token.v[x]) + token.gate * mix[x]);
-          kept[x] = static_cast<T>(mix[x]);
         }
+        std::copy_n(mix, call.values, write<A>(out[1]) + token.row);
         write<A>(out[2])[token.scalar] = work.lse[i];
       }
     };
@@ -93,7 +94,8 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
 Arguments check_backward(const Tensor& grad_y, at::TensorList kept, const Tensors<6>& in, Cu cu) {
   Arguments args = check("dense_recurrence_backward", in, cu);
   args.tensor("grad_y", grad_y, {"B", "T", "H", "DV"});
-  args.tensor("mix", kept[0], {"B", "T", "H", "DV"});
+  args.kept(kept, 2);
+  args.state("mix", kept[0], {"B", "T", "H", "DV"});
   args.state("lse", kept[1], {"B", "T", "H"});
   return args;
 }
@@ -124,14 +126,11 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
         work.lse[i] = read<A>(saved[2])[token.scalar];
         const int64_t at = i * work.values;
         for (int64_t x = 0; x < call.values; ++x) {
-          const A mix = static_cast<A>(read<T>(saved[1])[token.row + x]);
+          const A mix = read<A>(saved[1])[token.row + x];
           work.mix[at + x] = mix;
           work.w[at + x] = (token.d + token.d_self) * static_cast<A>(token.v[x]) + token.gate * mix;
           work.l[at + x] = static_cast<A>(read<T>(saved[0])[token.row + x]);
         }
-      }
-      for (int64_t i = work.length; i < padded(work.length); ++i) {
-        work.lse[i] = std::numeric_limits<A>::infinity();
       }
     };
     T *d_gate = write_if<T>(needs[3], out[3]), *d_d = write_if<T>(needs[4], out[4]),

@@ -62,6 +62,12 @@ Tensor dense_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const Tensor& d, const Tensor& d_self, std::optional<double> scale = {},
                         const std::optional<Tensor>& cu_seqlens = {});
 
+/// ChaCAL (Fagnou et al. 2024, arXiv 2410.05565): Y = (1 - gamma) A (I - gamma A)^{-1} V with A
+/// causal softmax attention, self included. 0 <= gamma < 1; gamma = 0 is attention. Shapes, types
+/// and cost as for dense_recurrence.
+Tensor chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
+              std::optional<double> scale = {}, const std::optional<Tensor>& cu_seqlens = {});
+
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
