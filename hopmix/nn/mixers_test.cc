@@ -29,6 +29,13 @@ const std::vector<Case>& cases() {
       {"glr-independent", "glr", "pattern='k^2+1'\ncoefficients='independent'"},
       {"glr-independent-cached", "glr",
        "pattern='cached(k^2+1)'\ncoefficients='independent'\nrope=true"},
+      {"glr-dense-rope", "glr", "pattern='dense'\nrope=true"},
+      {"chacal", "chacal", ""},
+      {"chacal-rope", "chacal", "gamma=0.5\nrope=true\nheads=2"},
+      {"chacal-attention", "chacal", "gamma=0.0\ntoken_shift=false"},
+      {"block-chacal", "block_chacal", "block=5"},
+      {"block-chacal-default", "block_chacal", "rope=true"},
+      {"block-chacal-one", "block_chacal", "block=1\ngamma=0.5"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
   };

@@ -68,6 +68,13 @@ Tensor dense_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const
 Tensor chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
               std::optional<double> scale = {}, const std::optional<Tensor>& cu_seqlens = {});
 
+/// Block-ChaCAL: chacal inside blocks of `block` tokens (the least b with b^3 >= the sequence's
+/// length if absent), across them one summary key and value a block; ops/block_chacal.cc has the
+/// definition. One block is chacal. Time O(T^(4/3) D), memory O(T (DK + DV + block)).
+Tensor block_chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
+                    std::optional<int64_t> block = {}, std::optional<double> scale = {},
+                    const std::optional<Tensor>& cu_seqlens = {});
+
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
