@@ -256,6 +256,34 @@ void substitute_tile_backward(int64_t n, int64_t width, bool self, const A* p, i
   }
 }
 
+void transpose_tile(const uint32_t* from, int64_t rows, int64_t cols, int64_t stride, uint32_t* to,
+                    int64_t ld) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[c * ld + r] = from[r * stride + c];
+  }
+#else
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::Repartition<uint64_t, decltype(d)> wide;
+  for (int64_t c = 0; c < cols; c += 4) {
+    for (int64_t r = 0; r < rows; r += 4) {
+      const uint32_t* x = from + r * stride + c;
+      const auto x0 = hn::LoadU(d, x), x1 = hn::LoadU(d, x + stride);
+      const auto x2 = hn::LoadU(d, x + 2 * stride), x3 = hn::LoadU(d, x + 3 * stride);
+      const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, x0, x1));
+      const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, x2, x3));
+      const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, x0, x1));
+      const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, x2, x3));
+      uint32_t* y = to + c * ld + r;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, y);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, y + ld);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, y + 2 * ld);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, y + 3 * ld);
+    }
+  }
+#endif
+}
+
 template <typename A, typename O>
 TileTable<A, O> table() {
   return {softmax_tile<A, O>, weights_tile<A>, softmax_tile_backward<A, O>, substitute_tile<A>,
@@ -276,6 +304,13 @@ namespace hopmix::kernels {
 HWY_EXPORT(float_table);
 HWY_EXPORT(bfloat16_table);
 HWY_EXPORT(double_table);
+HWY_EXPORT(transpose_tile);
+
+void transpose_words(const void* from, int64_t rows, int64_t cols, int64_t stride, void* to,
+                     int64_t ld) {
+  HWY_DYNAMIC_DISPATCH(transpose_tile)
+  (static_cast<const uint32_t*>(from), rows, cols, stride, static_cast<uint32_t*>(to), ld);
+}
 
 template <typename A, typename O>
 const TileTable<A, O>& tiles() {

@@ -66,4 +66,9 @@ struct TileTable {
 template <typename A, typename O>
 const TileTable<A, O>& tiles();
 
+/// to [cols, ld] = the transpose of from [rows, stride], in words of 4 bytes. rows and cols are
+/// multiples of 4.
+void transpose_words(const void* from, int64_t rows, int64_t cols, int64_t stride, void* to,
+                     int64_t ld);
+
 }  // namespace hopmix::kernels

@@ -49,6 +49,7 @@ std::vector<Tensor> forward_cpu(const Tensors<3>& in, double gamma, Scale scale,
       for (int64_t i = 0; i < work.length; ++i) {
         work.gate[i] = static_cast<A>(gamma);
         const T* from = read<T>(v) + work.at(i, call.kv_heads, work.kv_head, call.values);
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           work.w[i * work.values + x] = static_cast<A>(from[x]);
         }
@@ -59,6 +60,7 @@ std::vector<Tensor> forward_cpu(const Tensors<3>& in, double gamma, Scale scale,
         const int64_t row = work.at(i, call.heads, work.head, call.values);
         const A* mix = work.mix + i * work.values;
         T* y = write<T>(out[0]) + row;
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           y[x] = static_cast<T>(static_cast<A>(1 - gamma) * mix[x]);
         }
@@ -108,6 +110,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
         const T* v = read<T>(saved[3]) + work.at(i, call.kv_heads, work.kv_head, call.values);
         work.gate[i] = g;
         work.lse[i] = read<A>(saved[2])[work.at(i, call.heads, work.head, 1)];
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           work.mix[at + x] = mix[x];
           work.w[at + x] = static_cast<A>(v[x]) + g * mix[x];

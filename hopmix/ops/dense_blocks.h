@@ -94,22 +94,21 @@ class DenseBlocks {
                 const A* mix, const A* lse, A* l, A* h, A* dq, A* dk);
 
  private:
-  // Blocks of the substitution; panels hold this many columns of a transposed matrix, which is also
-  // the width of a tile: two float tiles of kBlock x kPanel fit in the second-level cache.
-  static constexpr int64_t kBlock = 128, kPanel = 256, kSmall = kernels::kTileLanes;
+  // Rows of a block of the substitution, and of its own smaller ones.
+  static constexpr int64_t kBlock = 128, kSmall = kernels::kTileLanes;
   static constexpr bool kMixed = !std::is_same_v<O, A>;
   static constexpr int64_t kAll = -kernels::kNoDiagonal;
 
-  int64_t panels() const { return (rows_ + kPanel - 1) / kPanel; }
+  int64_t panels() const { return (rows_ + panel_ - 1) / panel_; }
 
-  /// Column `token` of a transposed right factor in panels [width, kPanel].
-  static int64_t column(int64_t token, int64_t width) {
-    return token / kPanel * width * kPanel + (kMixed ? 2 : 1) * (token % kPanel);
+  /// Column `token` of a transposed right factor in panels [width, panel_].
+  int64_t column(int64_t token, int64_t width) const {
+    return token / panel_ * width * panel_ + (kMixed ? 2 : 1) * (token % panel_);
   }
 
   void scores_of(int64_t m, int64_t n, const O* rows, const O* columns, int64_t width,
                  A* out) const {
-    Products::multiply(m, n, width, rows, width, columns, kPanel, out, kPanel, /*add=*/false);
+    Products::multiply(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
   }
 
   void solve_block(int64_t first, int64_t n, const A* p, const A* sum, const A* gate, A* w,
@@ -118,6 +117,9 @@ class DenseBlocks {
 
   DenseShape shape_;
   int64_t rows_, keys_, values_;
+  // Panels hold this many columns of a transposed matrix, which is also the width of a tile: two
+  // float tiles fit in the second-level cache, and in short sequences nothing is wasted.
+  int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
   const kernels::TileTable<A, O>& mixed_ = kernels::tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();

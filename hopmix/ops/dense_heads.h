@@ -126,6 +126,7 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
       if (!to.defined()) return;
       for (int64_t i = 0; i < s.length; ++i) {
         T* out = write<T>(to) + work.at(i, of, which, width);
+#pragma omp simd
         for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(from[i * stride + c]);
       }
     };

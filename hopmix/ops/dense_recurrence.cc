@@ -69,6 +69,7 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
         const Token<T> token(flat, call, work, i);
         work.gate[i] = token.gate;
         A* c = work.w + i * work.values;
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           c[x] = (token.d + token.d_self) * static_cast<A>(token.v[x]);
         }
@@ -79,6 +80,7 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
         const Token<T> token(flat, call, work, i);
         const A* mix = work.mix + i * work.values;
         T* y = write<T>(out[0]) + token.row;
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           y[x] = static_cast<T>(token.d_self * static_cast<A>(token.v[x]) + token.gate * mix[x]);
         }
@@ -125,6 +127,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
         work.gate[i] = token.gate;
         work.lse[i] = read<A>(saved[2])[token.scalar];
         const int64_t at = i * work.values;
+#pragma omp simd
         for (int64_t x = 0; x < call.values; ++x) {
           const A mix = read<A>(saved[1])[token.row + x];
           work.mix[at + x] = mix;
@@ -142,6 +145,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
         const T* grad = read<T>(saved[0]) + token.row;
         A* dv = work.dv + i * work.values;
         A with_mix = 0, with_v = 0, grad_with_v = 0;
+#pragma omp simd reduction(+ : with_mix, with_v, grad_with_v)
         for (int64_t x = 0; x < call.values; ++x) {
           const A v = static_cast<A>(token.v[x]), direct = static_cast<A>(grad[x]);
           with_mix += l[x] * mix[x];

@@ -58,8 +58,8 @@ print(peak() - before)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["dense_recurrence", "chacal", "block_chacal"])
 def test_memory_grows_with_tokens(name, dtype):
-    """A score matrix of 16384 tokens would be 1 GB, 5 % of it 54 MB; all is in the tens of tensors of T x D."""
+    """A score matrix of 16384 tokens would be 1 GB, 256 of these tensors."""
     run = [sys.executable, "-c", MEASURE, str(LIBRARY), name, dtype]
     used = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
     one_tensor = 16384 * 64 * 4
-    assert one_tensor < used < 40 * one_tensor
+    assert one_tensor < used < (40 if name == "block_chacal" else 20) * one_tensor
