@@ -88,6 +88,15 @@ Tensor apply_rope(const Tensor& x, int64_t start) {
   return torch::stack({even * cos - odd * sin, even * sin + odd * cos}, -1).flatten(-2);
 }
 
+std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
+                                const Tensor& input, int64_t start) {
+  std::vector<Tensor> parts = split_heads(qkv(input), 3 * config.heads).chunk(3, 2);
+  if (config.rope) {
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+  }
+  return parts;
+}
+
 Tensor token_scores(const Tensor& q, const Tensor& k) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
   return torch::einsum("bhd,bchd->bhc", {q * scale, k});

@@ -54,6 +54,11 @@ inline int64_t token_shift_elements(const HeadsConfig& config) {
 /// [B,T,H*D] -> [B,T,H,D].
 Tensor split_heads(const Tensor& x, int64_t heads);
 
+/// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; `input` [B,T,*] begins at
+/// position `start` and q and k are rotated if the config says so.
+std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
+                                const Tensor& input, int64_t start);
+
 /// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv
 /// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
 Tensor apply_rope(const Tensor& x, int64_t start);

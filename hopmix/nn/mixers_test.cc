@@ -36,6 +36,13 @@ const std::vector<Case>& cases() {
       {"glr-normalized-read", "glr", "pattern='2^k'\ncoefficients='normalized_read'"},
       {"glr-normalized-read-cached", "glr",
        "pattern='cached(2^k)'\ncoefficients='normalized_read'\ntoken_shift=false"},
+      {"glr-dense-rope", "glr", "pattern='dense'\nrope=true"},
+      {"chacal", "chacal", ""},
+      {"chacal-rope", "chacal", "gamma=0.5\nrope=true\nheads=2"},
+      {"chacal-attention", "chacal", "gamma=0.0\ntoken_shift=false"},
+      {"block-chacal", "block_chacal", "block=5"},
+      {"block-chacal-default", "block_chacal", "rope=true"},
+      {"block-chacal-one", "block_chacal", "block=1\ngamma=0.5"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
   };

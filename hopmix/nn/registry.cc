@@ -2,6 +2,8 @@
 
 #include "hopmix/base/nearest.h"
 #include "hopmix/nn/mixers/attention.h"
+#include "hopmix/nn/mixers/block_chacal.h"
+#include "hopmix/nn/mixers/chacal.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/glr.h"
 
@@ -9,8 +11,9 @@ namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(), local_attention_entry(),         sparse_attention_entry(),
-      glr_entry(),       gated_linear_recurrence_entry(),
+      attention_entry(),    local_attention_entry(),         sparse_attention_entry(),
+      glr_entry(),          gated_linear_recurrence_entry(), chacal_entry(),
+      block_chacal_entry(),
   };
   return entries;
 }

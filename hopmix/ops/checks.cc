@@ -156,6 +156,16 @@ double Arguments::scale(std::optional<double> scale) const {
   return *scale;
 }
 
+void Arguments::gamma(double gamma) const {
+  TORCH_CHECK_VALUE(gamma >= 0 && gamma < 1, op_, ": gamma is ", gamma,
+                    ", but must be at least 0 and below 1");
+}
+
+void Arguments::kept(at::TensorList tensors, size_t count) const {
+  TORCH_CHECK_VALUE(tensors.size() == count, op_, ": kept has ", tensors.size(),
+                    " tensors, but must have the ", count, " that the forward pass kept");
+}
+
 Tensor Arguments::empty(std::initializer_list<const char*> dims,
                         std::optional<at::ScalarType> dtype) const {
   std::vector<c10::SymInt> sizes;

@@ -34,6 +34,8 @@ class Arguments {
   void state(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
   at::ScalarType state_dtype() const;
 
+  at::ScalarType dtype() const { return first_.scalar_type(); }
+
   /// H query heads on G key/value heads: G >= 1 and H a multiple of it. DK >= 1.
   void grouped_heads() const;
 
@@ -42,6 +44,12 @@ class Arguments {
 
   /// int64 [N + 1] with B = 1. Sets N, the number of sequences (B without cu_seqlens).
   void cu_seqlens(const std::optional<Tensor>& cu_seqlens);
+
+  /// A share of what is mixed: 0 <= gamma < 1.
+  void gamma(double gamma) const;
+
+  /// What a forward pass kept for this backward: `count` tensors.
+  void kept(at::TensorList tensors, size_t count) const;
 
   /// The given scale, which must be finite, or 1/sqrt(DK).
   double scale(std::optional<double> scale) const;

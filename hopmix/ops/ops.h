@@ -76,6 +76,26 @@ Tensor glr_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
                    std::optional<double> scale = {}, bool gate_on_read = false,
                    const std::optional<Tensor>& cu_seqlens = {});
 
+/// glr_attention on the pattern `dense`, by blocks through matrix products: the same to rounding,
+/// and quicker where sequences are not short. In bfloat16 products take bfloat16 operands (q, k, z
+/// and the softmax weights). Memory O(T (DK + DV)).
+Tensor dense_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                        const Tensor& d, const Tensor& d_self, std::optional<double> scale = {},
+                        const std::optional<Tensor>& cu_seqlens = {});
+
+/// ChaCAL (Fagnou et al. 2024, arXiv 2410.05565): Y = (1 - gamma) A (I - gamma A)^{-1} V with A
+/// causal softmax attention, self included. 0 <= gamma < 1; gamma = 0 is attention. Shapes, types
+/// and cost as for dense_recurrence.
+Tensor chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
+              std::optional<double> scale = {}, const std::optional<Tensor>& cu_seqlens = {});
+
+/// Block-ChaCAL: chacal inside blocks of `block` tokens (the least b with b^3 >= the sequence's
+/// length if absent), across them one summary key and value a block; ops/block_chacal.cc has the
+/// definition. One block is chacal. Time O(T^(4/3) D), memory O(T (DK + DV + block)).
+Tensor block_chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
+                    std::optional<int64_t> block = {}, std::optional<double> scale = {},
+                    const std::optional<Tensor>& cu_seqlens = {});
+
 /// Softmax attention over row i (and i itself if `include_self`). A token that reads nothing gets
 /// 0. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> [B,T,H,DV].
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,

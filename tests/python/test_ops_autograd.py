@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import blockwise
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
 
 
@@ -56,6 +57,19 @@ def operator_calls():
                 yield mark.replace(".", "_backward."), getattr(backward, overload), (
                     *first, *tensors, *args, *settings, cu, needs,
                 ), {}  # fmt: skip
+    for name in blockwise.NAMES:
+        for packed in (False, True):
+            cu = bounds if packed else None
+            tensors = blockwise.block_inputs(name, B=1 if packed else 2, T=9, D=3, DV=2)
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            rest = {"dense_recurrence": (None,), "chacal": (0.9, 0.7), "block_chacal": (0.9, 2, None)}[name]
+            inner, backward = getattr(ops, "_" + name), getattr(ops, name + "_backward")
+            y, *kept = inner(*tensors, *rest, cu)
+            mark = name + ("-packed" if packed else "")
+            needs = [i != 1 for i in range(len(tensors))]
+            yield mark, getattr(ops, name).default, (*leaves, *rest, cu), {}
+            yield "_" + mark, inner.default, (*tensors, *rest, cu), {}
+            yield mark + "_backward", backward.default, (y, kept, *tensors, *rest, cu, needs), {}
     a, x, s = (t.requires_grad_() for t in (rand(2, 9, 5), rand(2, 9, 5, seed=1), rand(2, 5)))
     yield "linear_recurrence", ops.linear_recurrence.default, (a, x), {}
     yield "linear_recurrence-state", ops.linear_recurrence.default, (a, x, s), {}

@@ -9,16 +9,8 @@ Attention::Attention(const AttentionConfig& config)
   out_ = register_module("out", linear(config.width, config.width));
 }
 
-std::vector<Tensor> Attention::project(const Tensor& input, int64_t start) {
-  std::vector<Tensor> parts = split_heads(qkv_(input), 3 * config_.heads).chunk(3, 2);
-  if (config_.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
-  }
-  return parts;
-}
-
 Tensor Attention::forward(const Tensor& x, Context&) {
-  const std::vector<Tensor> qkv = project(shift_tokens(config_, x), 0);
+  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
   Tensor y;
   if (past_.spec() == "dense") {
     y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
@@ -40,7 +32,8 @@ State Attention::initial_state(int64_t batch) const {
 }
 
 Tensor Attention::step(const Tensor& x, State& state, Context&) {
-  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
   const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
   const Tensor v = torch::cat({past_.read(state, "v"), qkv[2]}, 1);
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});

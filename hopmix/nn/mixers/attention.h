@@ -25,9 +25,6 @@ class Attention : public Mixer {
   int64_t state_bytes(int64_t t) const override;
 
  private:
-  /// input [B,T,*], its first token at `start` -> q, k, v, each [B,T,H,D].
-  std::vector<Tensor> project(const Tensor& input, int64_t start);
-
   AttentionConfig config_;
   PatternRows rows_;
   Past past_;

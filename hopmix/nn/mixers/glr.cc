@@ -59,6 +59,11 @@ Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_ty
 
 Tensor Glr::forward(const Tensor& x, Context&) {
   const Projections p = project(shift_tokens(config_, x), 0);
+  // The same by blocks of matrix products, quicker unless the text is very short.
+  constexpr int64_t kWorthBlocks = 32;
+  if (shared() && past_.spec() == "dense" && x.size(1) >= kWorthBlocks) {
+    return out_(ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self).flatten(2));
+  }
   const ops::PatternArg rows = rows_.at(x.size(1));
   if (normalized()) {
     const Tensor y =

@@ -1,0 +1,71 @@
+#include "hopmix/nn/mixers/chacal.h"
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+double read_gamma(config::Table& table, double fallback) {
+  const double gamma = table.get("gamma", fallback);
+  if (!(gamma >= 0 && gamma < 1)) {
+    throw Error("gamma = " + std::to_string(gamma) + ": must be at least 0 and below 1");
+  }
+  return gamma;
+}
+
+std::pair<Tensor, Tensor> chacal_step(const Tensor& weights, const Tensor& past, const Tensor& v,
+                                      double gamma) {
+  const int64_t c = past.size(1);
+  const Tensor earlier = token_sum(weights.narrow(2, 0, c), past), own = weights.narrow(2, c, 1);
+  const Tensor w = (v + gamma * earlier) / (1 - gamma * own);
+  return {w, earlier + own * w};
+}
+
+Chacal::Chacal(const ChacalConfig& config) : config_(config), past_("dense") {
+  check_heads(config);
+  qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
+  out_ = register_module("out", linear(config.width, config.width));
+}
+
+Tensor Chacal::forward(const Tensor& x, Context&) {
+  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
+  return out_(ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma).flatten(2));
+}
+
+State Chacal::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  for (const char* name : {"k", "w"}) {
+    state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
+  }
+  return state;
+}
+
+Tensor Chacal::step(const Tensor& x, State& state, Context&) {
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
+  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
+  const auto [w, mix] = chacal_step(token_softmax(qkv[0].squeeze(1), k), past_.read(state, "w"),
+                                    qkv[2].squeeze(1), config_.gamma);
+  past_.append(state, {{"k", qkv[1].squeeze(1)}, {"w", w}});
+  ++state.position;
+  return out_(((1 - config_.gamma) * mix).flatten(1));
+}
+
+int64_t Chacal::state_bytes(int64_t t) const {
+  return (2 * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
+}
+
+MixerEntry chacal_entry() {
+  return {"chacal",
+          "Y = (1-g) A (I - g A)^{-1} V, A softmax attention",
+          "n",
+          "2n",
+          "Fagnou et al. 2024 (arXiv 2410.05565)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            ChacalConfig config{read_heads(table, defaults)};
+            config.gamma = read_gamma(table, config.gamma);
+            return std::make_shared<Chacal>(config);
+          }};
+}
+
+}  // namespace hopmix::nn
