@@ -88,6 +88,37 @@ Problem linear_recurrence(const Shape& s, const Case&) {
           }};
 }
 
+Problem glr_softmax(const Shape& s, const Case& which) {
+  return {qkv_gates(s, 3), [rows = Rows(which, s.length)](Inputs x) {
+            return ops::glr_softmax(x[0], x[1], x[2], x[3], x[4], x[5], rows.arg());
+          }};
+}
+
+Problem glr_normalized(const Shape& s, const Case& which) {
+  const int64_t reads = which.reads(s.length);
+  return {{at::randn({s.batch, s.heads, s.length}), at::randn({s.batch, s.heads, reads}),
+           at::randn({s.batch, s.heads, reads}), at::randn({s.batch, s.length, s.heads, s.width})},
+          [rows = Rows(which, s.length)](Inputs x) {
+            return std::get<0>(ops::glr_normalized(x[0], x[1], x[2], x[3], rows.arg()));
+          }};
+}
+
+Problem dense_recurrence(const Shape& s, const Case&) {
+  return {qkv_gates(s, 3), [](Inputs x) {
+            return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]);
+          }};
+}
+
+constexpr double kGamma = 0.9;  // the default of the layers
+
+Problem chacal(const Shape& s, const Case&) {
+  return {qkv(s), [](Inputs x) { return ops::chacal(x[0], x[1], x[2], kGamma); }};
+}
+
+Problem block_chacal(const Shape& s, const Case&) {
+  return {qkv(s), [](Inputs x) { return ops::block_chacal(x[0], x[1], x[2], kGamma); }};
+}
+
 Problem sdpa(const Shape& s, const Case&) {
   return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
 }
@@ -123,6 +154,26 @@ std::vector<Group> groups() {
        sparse_attention,
        {"k^2+1"},
        {.includes_self = true}},
+      {"glr_softmax",
+       "recurrence with one softmax over direct and recurrent terms",
+       glr_softmax,
+       {"2^k", "k^2+1", "cached(k^2+1)"}},
+      {"glr_normalized",
+       "recurrence divided by itself on ones, in the log domain",
+       glr_normalized,
+       {"k^2+1"},
+       {.growth = Growth::kCoefficients}},
+      {"dense_recurrence",
+       "glr_attention on dense, by blocks",
+       dense_recurrence,
+       {""},
+       {.growth = Growth::kQuadraticTime}},
+      {"chacal",
+       "chains of attention reads, by blocks",
+       chacal,
+       {""},
+       {.growth = Growth::kQuadraticTime}},
+      {"block_chacal", "the same, across blocks by summaries", block_chacal},
       {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
       {kAttention,
        "causal scaled_dot_product_attention of PyTorch",
