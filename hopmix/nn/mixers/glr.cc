@@ -8,6 +8,9 @@ namespace {
 const std::vector<std::string> kCoefficients = {"shared", "independent", "normalized",
                                                 "normalized_read"};
 
+// From here on the dense recurrence is quicker by blocks of matrix products than read by read.
+constexpr int64_t kWorthBlocks = 32;
+
 // [B,1,H] -> [B,H,1], to weigh the vectors or logits of a head.
 Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
 
@@ -59,8 +62,6 @@ Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_ty
 
 Tensor Glr::forward(const Tensor& x, Context&) {
   const Projections p = project(shift_tokens(config_, x), 0);
-  // The same by blocks of matrix products, quicker unless the text is very short.
-  constexpr int64_t kWorthBlocks = 32;
   if (shared() && past_.spec() == "dense" && x.size(1) >= kWorthBlocks) {
     return out_(ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self).flatten(2));
   }
@@ -70,7 +71,7 @@ Tensor Glr::forward(const Tensor& x, Context&) {
         ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
     return out_(normalize(y).flatten(2));
   }
-  if (!independent()) {
+  if (shared()) {
     return out_(ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows).flatten(2));
   }
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with

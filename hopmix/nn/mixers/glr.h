@@ -42,6 +42,7 @@ class Glr : public Mixer {
     std::vector<std::string> vectors, scalars;  // a head
   };
   Projections project(const Tensor& input, int64_t start);
+  bool shared() const { return config_.coefficients == "shared"; }
   bool independent() const { return config_.coefficients == "independent"; }
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
   bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
