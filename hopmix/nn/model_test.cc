@@ -105,7 +105,8 @@ TEST(Model, BadConfigsNameTheKey) {
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'attention'\nheads = 7"),
             "model.blocks.0: heads = 7: must divide the width, 64");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'glr'\ncoefficients = 'share'"),
-            "model.blocks.0.coefficients = 'share': must be one of shared, independent; did you "
+            "model.blocks.0.coefficients = 'share': must be one of shared, independent, "
+            "normalized, normalized_read; did you "
             "mean 'shared'?");
   EXPECT_EQ(
       error_of("[model]\npositions = 'lerned'\n" + block),
