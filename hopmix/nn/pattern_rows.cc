@@ -17,12 +17,23 @@ bool list_is_small(const Pattern& pattern) {
   return bytes <= PatternRows::kLargestList;
 }
 
+// Whether the kernels keep a small cache of their own for the pattern if they know which it is, which
+// is worth more than a list from some thousand tokens on.
+bool cache_is_small(const Pattern& pattern) {
+  constexpr int64_t kLong = 2048, kSmall = 8;
+  if (pattern.size() < kLong || !pattern.inherits()) return false;
+  std::vector<int32_t> cols;
+  pattern.row(pattern.size() - 1, cols);
+  return static_cast<int64_t>(cols.size()) * kSmall <= pattern.size();
+}
+
 }  // namespace
 
 ops::PatternArg PatternRows::at(int64_t length) {
   if (length != length_) {
     row_ptr_ = cols_ = Tensor();
-    if (list_is_small(Pattern(spec_, length))) {
+    const Pattern pattern(spec_, length);
+    if (list_is_small(pattern) && !cache_is_small(pattern)) {
       std::tie(row_ptr_, cols_) = ops::pattern(spec_, length);
     }
     length_ = length;

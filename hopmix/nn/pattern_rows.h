@@ -9,7 +9,8 @@
 namespace hopmix::nn {
 
 /// Hands out index lists while they are small (written once, read by every head and batch), else
-/// the spec itself: `dense` on 16,384 tokens would be a list of half a GB in every layer.
+/// the spec itself: `dense` on 16,384 tokens would be a list of half a GB in every layer. Also the
+/// spec where its kernels gain by knowing it: long sequences of patterns with a small live cache.
 class PatternRows {
  public:
   static constexpr int64_t kLargestList = int64_t{1} << 24;  // bytes

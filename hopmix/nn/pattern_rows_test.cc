@@ -33,6 +33,14 @@ TEST(PatternRows, AListFitsItsLimitToTheByte) {
   EXPECT_FALSE(dense.at(longest + 1).row_ptr.defined());
 }
 
+TEST(PatternRows, NamesLongPatternsWithASmallCache) {
+  PatternRows cached("cached(2^k)"), wide("window(1000)"), plain("2^k");
+  EXPECT_TRUE(cached.at(2047).row_ptr.defined());
+  EXPECT_FALSE(cached.at(2048).row_ptr.defined());
+  EXPECT_TRUE(wide.at(2048).row_ptr.defined());
+  EXPECT_TRUE(plain.at(2048).row_ptr.defined());
+}
+
 TEST(PatternRows, AMalformedSpecIsAnError) { EXPECT_THROW(PatternRows("2^").at(4), Error); }
 
 }  // namespace
