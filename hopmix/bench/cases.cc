@@ -88,6 +88,13 @@ Problem linear_recurrence(const Shape& s, const Case&) {
           }};
 }
 
+Problem rms_norm(const Shape& s, const Case&) {
+  const int64_t width = s.heads * s.width;
+  return {{at::randn({s.batch, s.length, width}), at::rand({width})}, [s](Inputs x) {
+            return ops::rms_norm(x[0], x[1]).unflatten(2, {s.heads, s.width});
+          }};
+}
+
 Problem sdpa(const Shape& s, const Case&) {
   return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
 }
@@ -124,6 +131,7 @@ std::vector<Group> groups() {
        {"k^2+1"},
        {.includes_self = true}},
       {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
+      {"rms_norm", "root-mean-square normalization", rms_norm},
       {kAttention,
        "causal scaled_dot_product_attention of PyTorch",
        sdpa,
