@@ -10,9 +10,11 @@ Attention::Attention(const AttentionConfig& config)
 }
 
 std::vector<Tensor> Attention::project(const Tensor& input, int64_t start) {
-  std::vector<Tensor> parts = split_heads(qkv_(input), 3 * config_.heads).chunk(3, 2);
-  if (config_.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+  const std::vector<int64_t> widths(3, config_.width);
+  std::vector<Tensor> parts = linear_parts(input, qkv_->weight, widths);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = split_heads(parts[i], config_.heads);
+    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
   }
   return parts;
 }

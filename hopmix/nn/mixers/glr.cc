@@ -16,17 +16,20 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
 
 Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   Projections p;
+  std::vector<int64_t> widths(shared() ? 3 : 5, config_.width);
+  widths.push_back(gates_->weight.size(0));
   std::vector<Tensor> parts =
-      split_heads(qkv_(input), (shared() ? 3 : 5) * config_.heads).split(config_.heads, 2);
-  if (config_.rope) {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (i != 2) parts[i] = apply_rope(parts[i], start);
-    }
+      linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
+  const Tensor all_gates = torch::sigmoid(parts.back() + gates_->bias);
+  parts.pop_back();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = split_heads(parts[i], config_.heads);
+    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
   }
   p.q = parts[0];
   p.k = parts[1];
   p.v = parts[2];
-  const std::vector<Tensor> gates = torch::sigmoid(gates_(input)).split(config_.heads, 2);
+  const std::vector<Tensor> gates = all_gates.split(config_.heads, 2);
   p.gate = gates[0];
   if (shared()) {
     p.d = gates[1];
