@@ -19,8 +19,9 @@ Tensor Block::feed_forward(const Tensor& x) {
   return x + down_(torch::gelu(up_(mlp_norm_->forward(x))));
 }
 
-Tensor Block::forward(const Tensor& x, Context& context) {
-  return feed_forward(x + mixer_->forward(mixer_norm_->forward(x), context));
+Tensor Block::forward(const Tensor& x, Context& context, const Tensor& rows) {
+  const Tensor mixed = x + mixer_->forward(mixer_norm_->forward(x), context);
+  return feed_forward(rows.defined() ? mixed.flatten(0, 1).index_select(0, rows) : mixed);
 }
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
@@ -61,8 +62,18 @@ Tensor LanguageModel::forward(const Tensor& tokens) {
   Context context;
   Tensor x = embed(tokens, 0);
   for (const std::shared_ptr<Block>& block : blocks_) x = block->forward(x, context);
-  return head_(norm_->forward(x));
+  return head(x);
 }
+
+Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
+  Context context;
+  Tensor x = embed(tokens, 0);
+  if (blocks_.empty()) return head(x.flatten(0, 1).index_select(0, rows));
+  for (size_t i = 0; i + 1 < blocks_.size(); ++i) x = blocks_[i]->forward(x, context);
+  return head(blocks_.back()->forward(x, context, rows));
+}
+
+Tensor LanguageModel::head(const Tensor& x) { return head_(norm_->forward(x)); }
 
 ModelState LanguageModel::initial_state(int64_t batch) const {
   ModelState state;
@@ -76,7 +87,7 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   Context context;
   Tensor x = embed(tokens.unsqueeze(1), state.position()).squeeze(1);
   for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.blocks[i], context);
-  return head_(norm_->forward(x));
+  return head(x);
 }
 
 int64_t LanguageModel::state_bytes(int64_t t) const {
