@@ -19,9 +19,8 @@ Tensor Block::feed_forward(const Tensor& x) {
   return x + down_(torch::gelu(up_(mlp_norm_->forward(x))));
 }
 
-Tensor Block::forward(const Tensor& x, Context& context, const Tensor& rows) {
-  const Tensor mixed = x + mixer_->forward(mixer_norm_->forward(x), context);
-  return feed_forward(rows.defined() ? mixed.flatten(0, 1).index_select(0, rows) : mixed);
+Tensor Block::forward(const Tensor& x, Context& context) {
+  return feed_forward(context.wanted(x) + mixer_->forward(mixer_norm_->forward(x), context));
 }
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
@@ -68,9 +67,11 @@ Tensor LanguageModel::forward(const Tensor& tokens) {
 Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
   Context context;
   Tensor x = embed(tokens, 0);
-  if (blocks_.empty()) return head(x.flatten(0, 1).index_select(0, rows));
-  for (size_t i = 0; i + 1 < blocks_.size(); ++i) x = blocks_[i]->forward(x, context);
-  return head(blocks_.back()->forward(x, context, rows));
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    if (block == blocks_.back()) context.rows = rows;
+    x = block->forward(x, context);
+  }
+  return head(x);
 }
 
 Tensor LanguageModel::head(const Tensor& x) { return head_(norm_->forward(x)); }

@@ -18,9 +18,7 @@ class Block : public torch::nn::Module {
  public:
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
-  /// x [B,T,width] -> the same. With `rows` (int64 [n], positions of the flattened [B,T]) what
-  /// follows the mixer is computed at these alone -> [n,width].
-  Tensor forward(const Tensor& x, Context& context, const Tensor& rows = {});
+  Tensor forward(const Tensor& x, Context& context);  // [B,T,width] -> what is wanted of it
   Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
   const Mixer& mixer() const { return *mixer_; }
 

@@ -20,7 +20,8 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   widths.push_back(gates_->weight.size(0));
   std::vector<Tensor> parts =
       linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
-  const Tensor all_gates = torch::sigmoid(parts.back() + gates_->bias);
+  const Tensor all_gates =
+      torch::sigmoid(parts.back() + gates_->bias.to(parts.back().scalar_type()));
   parts.pop_back();
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i] = split_heads(parts[i], config_.heads);
@@ -41,17 +42,19 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   return p;
 }
 
-Tensor Glr::forward(const Tensor& x, Context&) {
+Tensor Glr::forward(const Tensor& x, Context& context) {
   const Projections p = project(shift_tokens(config_, x), 0);
   const ops::PatternArg rows = rows_.at(x.size(1));
   if (shared()) {
-    return out_(ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows).flatten(2));
+    const Tensor y = ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
+    return out_(context.wanted(y.flatten(2)));
   }
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
   const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  return out_(ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows).flatten(2));
+  const Tensor y = ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+  return out_(context.wanted(y.flatten(2)));
 }
 
 std::vector<std::string> Glr::cached() const {
