@@ -104,9 +104,8 @@ Problem glr_normalized(const Shape& s, const Case& which) {
 }
 
 Problem dense_recurrence(const Shape& s, const Case&) {
-  return {qkv_gates(s, 3), [](Inputs x) {
-            return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]);
-          }};
+  return {qkv_gates(s, 3),
+          [](Inputs x) { return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]); }};
 }
 
 constexpr double kGamma = 0.9;  // the default of the layers
@@ -117,6 +116,13 @@ Problem chacal(const Shape& s, const Case&) {
 
 Problem block_chacal(const Shape& s, const Case&) {
   return {qkv(s), [](Inputs x) { return ops::block_chacal(x[0], x[1], x[2], kGamma); }};
+}
+
+Problem rms_norm(const Shape& s, const Case&) {
+  const int64_t width = s.heads * s.width;
+  return {{at::randn({s.batch, s.length, width}), at::rand({width})}, [s](Inputs x) {
+            return ops::rms_norm(x[0], x[1]).unflatten(2, {s.heads, s.width});
+          }};
 }
 
 Problem sdpa(const Shape& s, const Case&) {
@@ -175,6 +181,7 @@ std::vector<Group> groups() {
        {.growth = Growth::kQuadraticTime}},
       {"block_chacal", "the same, across blocks by summaries", block_chacal},
       {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
+      {"rms_norm", "root-mean-square normalization", rms_norm},
       {kAttention,
        "causal scaled_dot_product_attention of PyTorch",
        sdpa,

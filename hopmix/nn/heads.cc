@@ -2,9 +2,81 @@
 
 #include <cmath>
 
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "hopmix/pattern/pattern.h"
 
 namespace hopmix::nn {
+namespace {
+
+// concat(x_i, x_{i-1}) in one pass over the memory, and in one back.
+class Shift : public torch::autograd::Function<Shift> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static Tensor forward(Context*, const Tensor& x) {
+    const int64_t width = x.size(2);
+    const Tensor out = torch::empty({x.size(0), x.size(1), 2 * width}, x.options());
+    const auto [current, previous] = halves(out, width);
+    current.copy_(x);
+    previous.slice(1, 0, 1).zero_();
+    previous.slice(1, 1).copy_(x.slice(1, 0, -1));
+    return out;
+  }
+
+  static std::vector<Tensor> backward(Context*, const std::vector<Tensor>& grads) {
+    const auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+    const Tensor grad = current.clone(torch::MemoryFormat::Contiguous);
+    grad.slice(1, 0, -1).add_(previous.slice(1, 1));
+    return {grad};
+  }
+
+ private:
+  static std::pair<Tensor, Tensor> halves(const Tensor& x, int64_t width) {
+    return {x.narrow(2, 0, width), x.narrow(2, width, width)};
+  }
+};
+
+class LinearParts : public torch::autograd::Function<LinearParts> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static std::vector<Tensor> forward(Context* ctx, const Tensor& x, const Tensor& weight,
+                                     const std::vector<int64_t>& widths) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({x, weight});
+    ctx->saved_data["widths"] = widths;
+    std::vector<Tensor> parts;
+    for (const Tensor& part : weight.split_with_sizes(widths)) {
+      parts.push_back(torch::linear(x, part));
+    }
+    return parts;
+  }
+
+  static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
+    const std::vector<Tensor> saved = ctx->get_saved_variables();
+    const Tensor x = saved[0].flatten(0, -2), &weight = saved[1];
+    const std::vector<Tensor> parts =
+        weight.split_with_sizes(ctx->saved_data["widths"].toIntVector());
+    Tensor dx, dweight;
+    if (ctx->needs_input_grad(0)) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const Tensor grad = grads[i].flatten(0, -2);
+        dx = dx.defined() ? dx.addmm_(grad, parts[i]) : grad.mm(parts[i]);
+      }
+      dx = dx.view_as(saved[0]);
+    }
+    if (ctx->needs_input_grad(1)) {
+      std::vector<Tensor> sums;
+      for (const Tensor& grad : grads) sums.push_back(grad.flatten(0, -2).t().mm(x));
+      dweight = torch::cat(sums);
+    }
+    return {dx, dweight, Tensor()};
+  }
+};
+
+}  // namespace
 
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
   HeadsConfig config;
@@ -39,6 +111,13 @@ torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias) {
   return map;
 }
 
+std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
+                                 const std::vector<int64_t>& widths) {
+  if (!at::autocast::is_autocast_enabled(at::kCPU)) return LinearParts::apply(x, weight, widths);
+  const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
+  return LinearParts::apply(x.to(type), weight.to(type), widths);
+}
+
 void check_heads(const HeadsConfig& config) {
   if (config.width < 1) {
     throw Error("width = " + std::to_string(config.width) + ": must be at least 1");
@@ -55,8 +134,7 @@ void check_heads(const HeadsConfig& config) {
 
 Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
   if (!config.token_shift) return x;
-  const Tensor previous = torch::constant_pad_nd(x, {0, 0, 1, 0}).narrow(1, 0, x.size(1));
-  return torch::cat({x, previous}, -1);
+  return Shift::apply(x);
 }
 
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state) {

@@ -32,6 +32,12 @@ std::string read_pattern(config::Table& table, const std::string& fallback,
 /// A linear map; weights as PyTorch draws them, a bias of 0 if there is one.
 torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
 
+/// x W_i^T for each part W_i of the rows of `weight`, widths[i] of them: x [B,T,inputs] -> [B,T,
+/// widths[i]], each contiguous. Slices of one product would be copied by every kernel that reads
+/// them, and their gradients put together again.
+std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
+                                 const std::vector<int64_t>& widths);
+
 /// Throws Error unless the sizes fit each other.
 void check_heads(const HeadsConfig& config);
 

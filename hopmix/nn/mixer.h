@@ -21,6 +21,12 @@ struct SharedCache {
 /// Travels through the layers of one forward pass or one step.
 struct Context {
   std::map<std::string, SharedCache> mem;
+  Tensor rows;  // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
+
+  /// y [B,T,...], or [n,...] of it where only `rows` are wanted.
+  Tensor wanted(const Tensor& y) const {
+    return rows.defined() ? y.flatten(0, 1).index_select(0, rows) : y;
+  }
 };
 
 /// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose
@@ -36,7 +42,7 @@ struct State {
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
-  /// x [B,T,width] -> [B,T,width]; output t depends on x_0..x_t only.
+  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only.
   virtual Tensor forward(const Tensor& x, Context& context) = 0;
 
   /// The state before the first token, of `batch` sequences.

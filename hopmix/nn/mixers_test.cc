@@ -116,6 +116,19 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
   }
 }
 
+TEST_P(MixerTest, WantedRowsAreThoseOfTheWhole) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(2, 20).to(torch::kFloat64);
+  Context context;
+  context.rows = torch::tensor({0, 7, 19, 20, 39}, torch::kInt64);
+  const Tensor some = mixer->forward(x, context);
+  const Tensor expected = run(*mixer, x).flatten(0, 1).index_select(0, context.rows);
+  ASSERT_EQ(some.sizes(), expected.sizes());
+  EXPECT_LT((some - expected).abs().max().item<double>(), 1e-12);
+}
+
 TEST_P(MixerTest, NoTokenSeesTheFuture) {
   const auto mixer = make();
   const torch::NoGradGuard no_grad;

@@ -20,7 +20,7 @@ Tensor Block::feed_forward(const Tensor& x) {
 }
 
 Tensor Block::forward(const Tensor& x, Context& context) {
-  return feed_forward(x + mixer_->forward(mixer_norm_->forward(x), context));
+  return feed_forward(context.wanted(x) + mixer_->forward(mixer_norm_->forward(x), context));
 }
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
@@ -61,8 +61,20 @@ Tensor LanguageModel::forward(const Tensor& tokens) {
   Context context;
   Tensor x = embed(tokens, 0);
   for (const std::shared_ptr<Block>& block : blocks_) x = block->forward(x, context);
-  return head_(norm_->forward(x));
+  return head(x);
 }
+
+Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
+  Context context;
+  Tensor x = embed(tokens, 0);
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    if (block == blocks_.back()) context.rows = rows;
+    x = block->forward(x, context);
+  }
+  return head(x);
+}
+
+Tensor LanguageModel::head(const Tensor& x) { return head_(norm_->forward(x)); }
 
 ModelState LanguageModel::initial_state(int64_t batch) const {
   ModelState state;
@@ -76,7 +88,7 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   Context context;
   Tensor x = embed(tokens.unsqueeze(1), state.position()).squeeze(1);
   for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.blocks[i], context);
-  return head_(norm_->forward(x));
+  return head(x);
 }
 
 int64_t LanguageModel::state_bytes(int64_t t) const {

@@ -18,7 +18,7 @@ class Block : public torch::nn::Module {
  public:
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
-  Tensor forward(const Tensor& x, Context& context);             // [B,T,width]
+  Tensor forward(const Tensor& x, Context& context);  // [B,T,width] -> what is wanted of it
   Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
   const Mixer& mixer() const { return *mixer_; }
 
@@ -53,6 +53,10 @@ class LanguageModel : public torch::nn::Module {
   /// tokens [B,T] int64 -> logits [B,T,vocabulary]. Throws Error when T exceeds a learned position
   /// table.
   Tensor forward(const Tensor& tokens);
+  /// The same at `rows` (int64 [n], positions of tokens.flatten()) -> [n,vocabulary]. Mixers see
+  /// every token; what comes after the last of them, which no other token reads, is computed at
+  /// these alone.
+  Tensor forward_at(const Tensor& tokens, const Tensor& rows);
 
   ModelState initial_state(int64_t batch) const;
   /// tokens [B] int64 -> logits [B,vocabulary]. Throws Error past the end of a learned position
@@ -66,6 +70,7 @@ class LanguageModel : public torch::nn::Module {
 
  private:
   Tensor embed(const Tensor& tokens, int64_t start);  // [B,T] -> [B,T,width]
+  Tensor head(const Tensor& x);                       // [...,width] -> [...,vocabulary]
 
   ModelConfig config_;
   Tensor embedding_, positions_;

@@ -38,6 +38,31 @@ mixer = "attention"
 heads = 2
 )toml";
 
+// Values and every gradient, of a loss on these rows alone.
+TEST(Model, RowsAreThoseOfTheWholeForward) {
+  for (const std::string& text :
+       {std::string(kHybrid), std::string("[model]\nwidth=16\nmlp=0\nblocks=[{mixer='glr'}]")}) {
+    const auto model = build(text);
+    model->to(torch::kFloat64);
+    const Tensor tokens = torch::randint(0, 11, {3, 40}, torch::kInt64);
+    const Tensor rows = torch::tensor({0, 7, 39, 40, 81, 119}, torch::kInt64);
+    const Tensor weight = torch::randn({6, 11}, torch::kFloat64);
+    const auto run = [&](const Tensor& logits) {
+      model->zero_grad();
+      (logits * weight).sum().backward();
+      std::vector<Tensor> all = {logits.detach()};
+      for (const Tensor& p : model->parameters()) all.push_back(p.grad().clone());
+      return all;
+    };
+    const std::vector<Tensor> whole =
+        run(model->forward(tokens).flatten(0, 1).index_select(0, rows));
+    const std::vector<Tensor> alone = run(model->forward_at(tokens, rows));
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_LT((whole[i] - alone[i]).abs().max().item<double>(), 1e-12) << i;
+    }
+  }
+}
+
 TEST(Model, StepEqualsForward) {
   for (const std::string positions : {"learned", "rope", "none"}) {
     std::string text = kHybrid;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hopmix/nn/mixer.h"
+#include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
 
@@ -13,7 +14,8 @@ class RmsNorm : public torch::nn::Module {
 
   Tensor forward(const Tensor& x) {
     const Tensor wide = x.scalar_type() == torch::kBFloat16 ? x.to(torch::kFloat32) : x;
-    return torch::rms_norm(wide, {x.size(-1)}, weight.to(wide.scalar_type()), 1e-6);
+    const Tensor rows = wide.dim() == 3 ? wide : wide.reshape({1, -1, wide.size(-1)});
+    return ops::rms_norm(rows, weight.to(wide.scalar_type())).view_as(wide);
   }
 
   Tensor weight;  // [width]

@@ -17,8 +17,8 @@ bool list_is_small(const Pattern& pattern) {
   return bytes <= PatternRows::kLargestList;
 }
 
-// Whether the kernels keep a small cache of their own for the pattern if they know which it is, which
-// is worth more than a list from some thousand tokens on.
+// Whether the kernels keep a small cache of their own for the pattern if they know which it is,
+// which is worth more than a list from some thousand tokens on.
 bool cache_is_small(const Pattern& pattern) {
   constexpr int64_t kLong = 2048, kSmall = 8;
   if (pattern.size() < kLong || !pattern.inherits()) return false;

@@ -110,4 +110,8 @@ std::tuple<Tensor, Tensor> linear_recurrence(const Tensor& a, const Tensor& x,
                                              const std::optional<Tensor>& initial_state = {},
                                              const std::optional<Tensor>& cu_seqlens = {});
 
+/// y = x / sqrt(mean of x^2 over the last dimension + eps) * weight. x [B,T,E], weight [E] ->
+/// [B,T,E].
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
+
 }  // namespace hopmix::ops

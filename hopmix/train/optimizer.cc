@@ -1,5 +1,9 @@
 #include "hopmix/train/optimizer.h"
 
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_fused_adamw.h>
+
 namespace hopmix::train {
 
 using torch::optim::AdamWOptions;
@@ -24,6 +28,51 @@ std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& mod
 void set_learning_rate(torch::optim::AdamW& optimizer, double lr) {
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     group.options().set_lr(lr);
+  }
+}
+
+double clip_gradients(torch::optim::AdamW& optimizer, double limit) {
+  std::vector<torch::Tensor> gradients;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+  }
+  if (gradients.empty()) return 0;
+  const double norm = torch::stack(at::_foreach_norm(gradients, 2)).norm().item<double>();
+  if (norm > limit) at::_foreach_mul_(gradients, limit / (norm + 1e-6));
+  return norm;
+}
+
+void take_step(torch::optim::AdamW& optimizer) {
+  const torch::NoGradGuard no_grad;
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<torch::Tensor> parameters, gradients, means, squares, steps;
+    for (const torch::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      std::unique_ptr<torch::optim::OptimizerParamState>& slot =
+          optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (!slot) {
+        auto fresh = std::make_unique<AdamWParamState>();
+        fresh->step(0);
+        fresh->exp_avg(torch::zeros_like(parameter));
+        fresh->exp_avg_sq(torch::zeros_like(parameter));
+        slot = std::move(fresh);
+      }
+      auto& state = static_cast<AdamWParamState&>(*slot);
+      state.step(state.step() + 1);
+      parameters.push_back(parameter);
+      gradients.push_back(parameter.grad());
+      means.push_back(state.exp_avg());
+      squares.push_back(state.exp_avg_sq());
+      steps.push_back(torch::scalar_tensor(state.step(), torch::kFloat32));
+    }
+    if (parameters.empty()) continue;
+    const auto& options = static_cast<const AdamWOptions&>(group.options());
+    const auto [beta1, beta2] = options.betas();
+    at::_fused_adamw_(parameters, gradients, means, squares, /*max_exp_avg_sqs=*/{}, steps,
+                      options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+                      /*amsgrad=*/false, /*maximize=*/false);
   }
 }
 

@@ -18,6 +18,13 @@ std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& mod
 
 void set_learning_rate(torch::optim::AdamW& optimizer, double lr);
 
+/// Scales the gradients of all parameters so that their norm together is at most `limit`; returns
+/// what it was.
+double clip_gradients(torch::optim::AdamW& optimizer, double limit);
+
+/// What optimizer.step() does, all parameters of a group in one kernel.
+void take_step(torch::optim::AdamW& optimizer);
+
 /// The moments of every parameter as "NAME.exp_avg" and "NAME.exp_avg_sq"; the number of steps is
 /// the run's own.
 std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimizer,

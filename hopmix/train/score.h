@@ -25,11 +25,16 @@ struct Score {
   double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
 };
 
-/// Mean cross entropy over the asked tokens (target != -100): logits [B,T,V], targets [B,T] ->
-/// scalar, float32.
-torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets);
+/// Where a batch asks (target != kNoTarget): int64 [n], positions of the flattened [B,T]. Only
+/// these have logits below: most tokens of a recall task ask nothing.
+torch::Tensor asked_rows(const tasks::Batch& batch);
+
+/// Mean cross entropy over the asked tokens: logits [n,V] -> scalar, float32.
+torch::Tensor cross_entropy(const torch::Tensor& logits, const tasks::Batch& batch,
+                            const torch::Tensor& rows);
 
 /// Adds one batch to `score`.
-void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, Score& score);
+void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, const torch::Tensor& rows,
+               Score& score);
 
 }  // namespace hopmix::train

@@ -39,9 +39,10 @@ class Autocast {
   bool on_;
 };
 
-torch::Tensor run_model(const Experiment& e, const torch::Tensor& tokens) {
+torch::Tensor run_model(const Experiment& e, const torch::Tensor& tokens,
+                        const torch::Tensor& rows) {
   const Autocast autocast(e.train.precision == "bfloat16");
-  return e.model->forward(tokens);
+  return e.model->forward_at(tokens, rows);
 }
 
 // "step 120/500  loss 0.532  accuracy 71.2%  35.1k tokens/s  0:12 left"
@@ -69,8 +70,9 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   }
   {
     RECORD_USER_SCOPE("forward");
-    result.logits = run_model(e, result.batch.tokens);
-    result.loss = cross_entropy(result.logits, result.batch.targets);
+    result.rows = asked_rows(result.batch);
+    result.logits = run_model(e, result.batch.tokens, result.rows);
+    result.loss = cross_entropy(result.logits, result.batch, result.rows);
   }
   {
     RECORD_USER_SCOPE("backward");
@@ -80,7 +82,7 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   {
     RECORD_USER_SCOPE("clip");
     const double limit = e.train.clip > 0 ? e.train.clip : std::numeric_limits<double>::infinity();
-    result.grad_norm = torch::nn::utils::clip_grad_norm_(e.model->parameters(), limit);
+    result.grad_norm = clip_gradients(optimizer, limit);
   }
   if (!std::isfinite(result.grad_norm)) {
     throw Error("step " + std::to_string(step) + ": the gradient is not finite (loss " +
@@ -88,7 +90,7 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   }
   {
     RECORD_USER_SCOPE("optimizer");
-    optimizer.step();
+    take_step(optimizer);
   }
   return result;
 }
@@ -98,7 +100,8 @@ Score evaluate(Experiment& e) {
   Score score;
   for (int64_t i = 0; i < e.train.eval_batches; ++i) {
     const tasks::Batch batch = e.task.sample(e.train.batch, batch_seed(e.seed, "eval", i));
-    add_batch(run_model(e, batch.tokens), batch, score);
+    const torch::Tensor rows = asked_rows(batch);
+    add_batch(run_model(e, batch.tokens, rows), batch, rows, score);
   }
   return score;
 }
@@ -131,7 +134,7 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
     const bool last = result.step == e.train.steps;
     if (result.step % e.train.log_every == 0 || last) {
       Score score;
-      add_batch(made.logits.detach(), made.batch, score);
+      add_batch(made.logits.detach(), made.batch, made.rows, score);
       metrics.write({{"step", result.step},
                      {"loss", made.loss.item<double>()},
                      {"accuracy", score.all.percent()},

@@ -27,7 +27,9 @@ TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool
 /// One step of training.
 struct StepResult {
   tasks::Batch batch;
-  torch::Tensor logits, loss;
+  torch::Tensor rows;    // where the batch asks
+  torch::Tensor logits;  // at these rows
+  torch::Tensor loss;
   double lr = 0, grad_norm = 0;
 };
 

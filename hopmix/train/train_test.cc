@@ -295,6 +295,37 @@ TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
   EXPECT_EQ(error_of([&] { train(e, run, false, true); }), "");
 }
 
+// With torch::optim and torch::nn::utils, parameter by parameter.
+TEST_F(TrainTest, StepsAreThoseOfAdamW) {
+  Experiment e = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
+  Experiment other = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
+  const auto optimizer = make_optimizer(*e.model, e.train);
+  const auto plain = make_optimizer(*other.model, other.train);
+  const std::vector<torch::Tensor> own = e.model->parameters(), theirs = other.model->parameters();
+  for (int step = 0; step < 5; ++step) {
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (step == 2 && i == 1) {  // one that a step leaves out
+        own[i].mutable_grad() = theirs[i].mutable_grad() = torch::Tensor();
+        continue;
+      }
+      own[i].mutable_grad() = torch::randn_like(own[i]);
+      theirs[i].mutable_grad() = own[i].grad().clone();
+    }
+    const double limit = step == 3 ? 1e9 : 1.0;
+    const double norm = clip_gradients(*optimizer, limit);
+    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(theirs, limit), 1e-5 * norm);
+    take_step(*optimizer);
+    plain->step();
+    for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(own[i], theirs[i], 1e-5, 1e-6)) << step << " " << i;
+    }
+  }
+  const auto moments = optimizer_state(*optimizer, *e.model);
+  for (const auto& [name, expected] : optimizer_state(*plain, *other.model)) {
+    EXPECT_TRUE(torch::allclose(moments.at(name), expected, 1e-5, 1e-7)) << name;
+  }
+}
+
 TEST_F(TrainTest, DecayTouchesMatricesOnly) {
   Experiment e = experiment({"train.weight_decay=0.5", "train.lr=0.1"});
   const auto optimizer = make_optimizer(*e.model, e.train);
@@ -303,7 +334,7 @@ TEST_F(TrainTest, DecayTouchesMatricesOnly) {
     before[item.key()] = item.value().detach().clone();
     item.value().mutable_grad() = torch::zeros_like(item.value());
   }
-  optimizer->step();
+  take_step(*optimizer);
   for (const auto& item : e.model->named_parameters()) {
     const double factor = item.value().dim() >= 2 ? 1 - 0.1 * 0.5 : 1.0;
     EXPECT_TRUE(torch::allclose(item.value(), before[item.key()] * factor)) << item.key();
@@ -342,17 +373,18 @@ TEST(Score, CountsOnlyWhatIsAsked) {
   batch.tokens = torch::zeros({1, 4}, torch::kInt64);
   batch.targets = torch::tensor({{1, -100, 0, 2}}, torch::kInt64);
   batch.slices = torch::tensor({{0, -1, 1, 1}}, torch::kInt64);
-  const torch::Tensor logits =
-      torch::tensor({{{0.f, 9.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}}});
+  const torch::Tensor rows = asked_rows(batch);
+  EXPECT_TRUE(rows.equal(torch::tensor({0, 2, 3}, torch::kInt64)));
+  const torch::Tensor logits = torch::tensor({{0.f, 9.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}});
   Score score;
-  add_batch(logits, batch, score);
+  add_batch(logits, batch, rows, score);
   EXPECT_EQ(score.all.asked, 3);
   EXPECT_EQ(score.all.right, 2);
   EXPECT_EQ(score.slices[0].percent(), 100.0);
   EXPECT_EQ(score.slices[1].percent(), 50.0);
   const double right = std::log(1 + 2 * std::exp(-9.0)), wrong = 9 + right;
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
-  add_batch(logits, batch, score);  // batches add up by asked tokens
+  add_batch(logits, batch, rows, score);  // batches add up by asked tokens
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
 }
 

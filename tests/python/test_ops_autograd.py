@@ -79,6 +79,10 @@ def operator_calls():
     yield "linear_recurrence_backward", ops.linear_recurrence_backward.default, (
         a, s, x, a, x, s, bounds, [True, False, True],
     ), {}  # fmt: skip
+    x, w = rand(2, 9, 5).requires_grad_(), rand(5, seed=1).requires_grad_()
+    yield "rms_norm", ops.rms_norm.default, (x, w, 1e-3), {}
+    x, w = x.detach(), w.detach()
+    yield "rms_norm_backward", ops.rms_norm_backward.default, (x, x, w, 1e-3, [True, False]), {}
 
 
 @pytest.mark.parametrize(

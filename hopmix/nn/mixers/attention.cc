@@ -9,7 +9,7 @@ Attention::Attention(const AttentionConfig& config)
   out_ = register_module("out", linear(config.width, config.width));
 }
 
-Tensor Attention::forward(const Tensor& x, Context&) {
+Tensor Attention::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
   Tensor y;
   if (past_.spec() == "dense") {
@@ -19,7 +19,7 @@ Tensor Attention::forward(const Tensor& x, Context&) {
   } else {
     y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
   }
-  return out_(y.flatten(2));
+  return out_(context.wanted(y.flatten(2)));
 }
 
 State Attention::initial_state(int64_t batch) const {

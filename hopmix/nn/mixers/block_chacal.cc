@@ -10,9 +10,10 @@ BlockChacal::BlockChacal(const BlockChacalConfig& config) : config_(config) {
   out_ = register_module("out", linear(config.width, config.width));
 }
 
-Tensor BlockChacal::forward(const Tensor& x, Context&) {
+Tensor BlockChacal::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  return out_(ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block).flatten(2));
+  const Tensor y = ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block);
+  return out_(context.wanted(y.flatten(2)));
 }
 
 State BlockChacal::initial_state(int64_t batch) const {

@@ -26,9 +26,10 @@ Chacal::Chacal(const ChacalConfig& config) : config_(config), past_("dense") {
   out_ = register_module("out", linear(config.width, config.width));
 }
 
-Tensor Chacal::forward(const Tensor& x, Context&) {
+Tensor Chacal::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  return out_(ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma).flatten(2));
+  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma);
+  return out_(context.wanted(y.flatten(2)));
 }
 
 State Chacal::initial_state(int64_t batch) const {

@@ -29,9 +29,9 @@ std::pair<Tensor, Tensor> GatedLinearRecurrence::project(const Tensor& input) {
   return {gates[0], gates[1] * value_(input)};
 }
 
-Tensor GatedLinearRecurrence::forward(const Tensor& x, Context&) {
+Tensor GatedLinearRecurrence::forward(const Tensor& x, Context& context) {
   const auto [a, u] = project(shift_tokens(config_, x));
-  return out_(std::get<0>(ops::linear_recurrence(a, u)));
+  return out_(context.wanted(std::get<0>(ops::linear_recurrence(a, u))));
 }
 
 State GatedLinearRecurrence::initial_state(int64_t batch) const {

@@ -34,17 +34,19 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
 
 Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   Projections p;
+  std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
+  widths.push_back(gates_->weight.size(0));
   std::vector<Tensor> parts =
-      split_heads(qkv_(input), (independent() ? 5 : 3) * config_.heads).split(config_.heads, 2);
-  if (config_.rope) {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (i != 2) parts[i] = apply_rope(parts[i], start);
-    }
+      linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
+  const Tensor logits = parts.back() + gates_->bias.to(parts.back().scalar_type());
+  parts.pop_back();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = split_heads(parts[i], config_.heads);
+    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
   }
   p.q = parts[0];
   p.k = parts[1];
   p.v = parts[2];
-  const Tensor logits = gates_(input);
   const std::vector<Tensor> gates =
       (normalized() ? logits : torch::sigmoid(logits)).split(config_.heads, 2);
   p.gate = gates[0];
@@ -60,25 +62,28 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
 
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
 
-Tensor Glr::forward(const Tensor& x, Context&) {
+Tensor Glr::forward(const Tensor& x, Context& context) {
   const Projections p = project(shift_tokens(config_, x), 0);
   if (shared() && past_.spec() == "dense" && x.size(1) >= kWorthBlocks) {
-    return out_(ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self).flatten(2));
+    const Tensor y = ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
+    return out_(context.wanted(y.flatten(2)));
   }
   const ops::PatternArg rows = rows_.at(x.size(1));
   if (normalized()) {
     const Tensor y =
         ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
-    return out_(normalize(y).flatten(2));
+    return out_(context.wanted(normalize(y).flatten(2)));
   }
   if (shared()) {
-    return out_(ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows).flatten(2));
+    const Tensor y = ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
+    return out_(context.wanted(y.flatten(2)));
   }
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
   const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  return out_(ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows).flatten(2));
+  const Tensor y = ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+  return out_(context.wanted(y.flatten(2)));
 }
 
 Glr::Cached Glr::cached() const {
