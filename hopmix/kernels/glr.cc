@@ -40,6 +40,7 @@ class Head {
 
   void forward(T* y, const Member& member) {
     solve(UnstagedRows<T>(rows_of(y), plan_.block), member);
+    members_[member.rank()] = {};  // to the thread that took it
   }
 
   /// Call prepare_backward() first, once.
@@ -188,6 +189,7 @@ void Head<T>::backward(const Member& member) {
     coefficient_gradients(b, slots, begin, end, own);
     member.sync();
   }
+  own = {};  // to the thread that took it
 }
 
 template <typename T>

@@ -155,6 +155,7 @@ class Backward {
 
   void run(const Member& member) {
     for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), member);
+    scratch_.members[member.rank()] = {};  // to the thread that took it
   }
 
  private:
@@ -301,6 +302,7 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       },
       [&](int64_t, Task& task, const Member& member) {
         forward(in, task.head, task.y, task.scratch, member);
+        task.scratch.members[member.rank()] = {};  // to the thread that took it
       });
 }
 

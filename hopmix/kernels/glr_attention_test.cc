@@ -169,6 +169,18 @@ TYPED_TEST(GlrAttentionTest, LaterTokensAreNotSeen) {
   EXPECT_TRUE(same_bits(plain.y, changed.y));
 }
 
+TYPED_TEST(GlrAttentionTest, NanShowsInWhatDependsOnIt) {
+  using P = Problem<TypeParam>;
+  expect_nan_shows_where_it_should<P, TypeParam>(make<TypeParam>, {"offsets(3,7,8,9,11)", 40, 3, 2},
+                                                 6, true,
+                                                 {{&P::q, 3, true, false},
+                                                  {&P::k, 3, false, true},
+                                                  {&P::v, 2, true, true},
+                                                  {&P::gate, 1, true, false},
+                                                  {&P::d, 1, true, true},
+                                                  {&P::d_self, 1, true, true}});
+}
+
 TYPED_TEST(GlrAttentionTest, HugeLogitsStayFinite) {
   Problem<TypeParam> problem({"dense", 65, 20, 12, 1, 2, 1});
   for (auto& x : problem.q)

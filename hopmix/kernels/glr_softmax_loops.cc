@@ -27,9 +27,12 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
     const auto gate = hn::Set(d, b.gate_on_read ? A{0} : b.g[i - b.first]);
     auto most = hn::Set(d, own);
     for (int64_t c = 0; c < n; c += lanes) {
-      const auto score = load_reads(direct, c, n, kNone<A>);
-      const auto x = hn::Add(score, gather_slots(b.d, slots + c));
-      const auto y = hn::Add(score, b.gate_on_read ? gather_slots(b.g, slots + c) : gate);
+      const auto score = hn::Load(d, direct + c);
+      const auto d_read = gather_slots(b.d, slots + c);
+      const auto g_read = b.gate_on_read ? gather_slots(b.g, slots + c) : gate;
+      // Only now: behind the end of a row are slots of other tokens, which may be NaN.
+      const auto x = first_reads<A>(hn::Add(score, d_read), c, n, kNone<A>);
+      const auto y = first_reads<A>(hn::Add(score, g_read), c, n, kNone<A>);
       hn::Store(x, d, direct + c);
       hn::Store(y, d, recurrent + c);
       most = hn::Max(most, hn::Max(x, y));
@@ -39,15 +42,15 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
     const auto shift = hn::Set(d, largest);
     auto sum = hn::Zero(d);
     for (int64_t c = 0; c < end; c += lanes) {
-      const auto x = hn::Exp(d, hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
-      const auto y = hn::Exp(d, hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
+      const auto x = exponential<A>(hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
+      const auto y = exponential<A>(hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
       hn::Store(x, d, direct + c);
       hn::Store(y, d, recurrent + c);
       sum = hn::Add(sum, hn::Add(x, y));
     }
-    const A self = hn::GetLane(hn::Exp(d, hn::Set(d, own - largest)));
+    const A self = hn::GetLane(exponential<A>(hn::Set(d, own - largest)));
     const A total = self + hn::GetLane(hn::SumOfLanes(d, sum));
-    const A inverse = total > 0 ? 1 / total : 0;
+    const A inverse = total == 0 ? 0 : 1 / total;
     b.self[i - b.first] = self * inverse;
     const auto factor = hn::Set(d, inverse);
     for (int64_t c = 0; c < end; c += lanes) {

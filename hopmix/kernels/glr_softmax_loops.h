@@ -11,8 +11,8 @@ namespace hopmix::kernels {
 template <typename A>
 struct JointReads {
   Reads reads;
-  PerRead<A> direct, recurrent;    // logits, then weights, of x_j and y_j
-  PerRead<A> direct_slope, slope;  // dLoss/dlogits of x_j and of y_j; then d score in slope
+  PerRead<A> direct, recurrent;  // logits, then weights, of x_j and y_j; at last d score in direct
+  PerRead<A> direct_slope, slope;  // dLoss/dlogits of x_j and y_j
 };
 
 /// What the loops see of a block of rows. Widths and columns are padded ones.

@@ -197,6 +197,27 @@ TYPED_TEST(GlrSoftmaxTest, LaterTokensAreNotSeen) {
   }
 }
 
+TYPED_TEST(GlrSoftmaxTest, NanShowsInWhatDependsOnIt) {
+  using P = Problem<TypeParam>;
+  for (const bool on_read : {false, true}) {
+    const auto make_one = [&](const Case& c, bool on_the_fly) {
+      return std::make_unique<P>(c, on_read, on_the_fly);
+    };
+    expect_nan_shows_where_it_should<P, TypeParam>(make_one, {"offsets(3,7,8,9,11)", 40, 3, 2}, 6,
+                                                   true,
+                                                   {{&P::q, 3, true, false},
+                                                    {&P::k, 3, false, true},
+                                                    {&P::v, 2, true, true},
+                                                    {&P::d, 1, false, true},
+                                                    {&P::d_self, 1, true, true},
+                                                    {&P::g, 1, !on_read, on_read}});
+    // Token 0 has the slot that fills up rows.
+    expect_nan_shows_where_it_should<P, TypeParam>(
+        make_one, {"offsets(3,7,8,9,11)", 40, 3, 2}, 0, true,
+        {{&P::d, 1, false, true}, {&P::g, 1, false, on_read}});
+  }
+}
+
 TYPED_TEST(GlrSoftmaxTest, HugeLogitsStayFiniteAndOutputsWithinTheValues) {
   for (const bool on_read : {false, true}) {
     Problem<TypeParam> problem({"dense", 65, 20, 12, 1, 2, 1}, on_read);

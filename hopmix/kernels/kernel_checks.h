@@ -47,11 +47,12 @@ void expect_same_bits_with_rows_on_the_fly(const Make& make) {
   }
 }
 
-/// Several heads, a thread each; one head, shared by a team.
+/// Several heads, a thread each; one head, shared by a team, whose slots the second pattern uses
+/// again.
 template <typename Make>
 void expect_same_bits_for_any_threads(const Make& make) {
-  for (const Case& c :
-       {Case{"k^2+1", 100, 20, 12, 2, 6, 2}, Case{"cached(k^2+1)", 1500, 40, 100}}) {
+  for (const Case& c : {Case{"k^2+1", 100, 20, 12, 2, 6, 2}, Case{"cached(k^2+1)", 1500, 40, 100},
+                        Case{"cached(2^k)", 2600, 3, 33}}) {
     for (const bool on_the_fly : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_for_any_threads([&] {
@@ -59,6 +60,44 @@ void expect_same_bits_for_any_threads(const Make& make) {
         problem->run();
         return problem->results();
       });
+    }
+  }
+}
+
+/// With NaN at `token` of one input at a time: the outputs that depend on it show it, and no
+/// others. Each of `inputs` names a member of the problem, the width of its rows and where the NaN
+/// enters: in the token's own row, in the rows that read the token, or both. Rows that read a row
+/// of NaN are NaN if `recurrent`.
+template <typename Problem, typename T>
+struct NanInput {
+  std::vector<T> Problem::*input;
+  int64_t width;
+  bool own, readers;
+};
+
+template <typename Problem, typename T, typename Make>
+void expect_nan_shows_where_it_should(const Make& make, const Case& c, int64_t token,
+                                      bool recurrent,
+                                      const std::vector<NanInput<Problem, T>>& inputs) {
+  const auto plain = make(c, false);
+  plain->run();
+  for (size_t n = 0; n < inputs.size(); ++n) {
+    const auto changed = make(c, false);
+    const auto at = ((*changed).*inputs[n].input).begin() + token * inputs[n].width;
+    std::fill(at, at + inputs[n].width, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+    changed->run();
+    std::vector<bool> shows(c.time);
+    for (int64_t i = 0; i < c.time; ++i) {
+      shows[i] = i == token && inputs[n].own;
+      for (int64_t r = plain->csr.row_ptr[i]; r < plain->csr.row_ptr[i + 1]; ++r) {
+        const int32_t j = plain->csr.cols[r];
+        if ((j == token && inputs[n].readers) || (recurrent && shows[j])) shows[i] = true;
+      }
+      for (int64_t e = i * c.value_width; e < (i + 1) * c.value_width; ++e) {
+        const double before = widened(plain->y)[e], after = widened(changed->y)[e];
+        ASSERT_TRUE(shows[i] ? std::isnan(after) : after == before)
+            << "input " << n << " row " << i << ": " << before << " became " << after;
+      }
     }
   }
 }

@@ -21,11 +21,15 @@ struct Header {
 
 // Blocks that one thread gave back, the last one last.
 struct Kept {
-  std::vector<Header*> blocks;
+  struct Block {
+    size_t bytes;  // here too: a search need not touch the blocks
+    Header* header;
+  };
+  std::vector<Block> blocks;
   size_t bytes = 0;
 
   ~Kept() {
-    for (Header* block : blocks) std::free(block);
+    for (const Block& block : blocks) std::free(block.header);
   }
 };
 
@@ -58,30 +62,35 @@ void* take(size_t bytes) {
   Kept& pool = kept();
   auto best = pool.blocks.end();
   for (auto it = pool.blocks.begin(); it != pool.blocks.end(); ++it) {
-    const size_t size = (*it)->bytes;
-    if (size >= bytes && size / 2 <= bytes &&
-        (best == pool.blocks.end() || size < (*best)->bytes)) {
+    const size_t size = it->bytes;
+    if (size >= bytes && size / 2 <= bytes && (best == pool.blocks.end() || size < best->bytes)) {
       best = it;
     }
   }
   if (best == pool.blocks.end()) return memory_of(allocate(bytes));
-  Header* block = *best;
+  Header* block = best->header;
+  pool.bytes -= best->bytes;
   pool.blocks.erase(best);
-  pool.bytes -= block->bytes;
   return memory_of(block);
 }
 
-void give_back(void* memory) {
+void give_back(void* memory) noexcept {
   Header* block = block_of(memory);
   Kept& pool = kept();
   if (block->bytes > kKept) return std::free(block);
-  pool.blocks.push_back(block);
+  try {
+    pool.blocks.push_back({block->bytes, block});
+  } catch (const std::bad_alloc&) {
+    return std::free(block);
+  }
   pool.bytes += block->bytes;
   while (pool.bytes > kKept) {
-    pool.bytes -= pool.blocks.front()->bytes;
-    std::free(pool.blocks.front());
+    pool.bytes -= pool.blocks.front().bytes;
+    std::free(pool.blocks.front().header);
     pool.blocks.erase(pool.blocks.begin());
   }
 }
+
+size_t kept_bytes() { return kept().bytes; }
 
 }  // namespace hopmix::kernels::scratch

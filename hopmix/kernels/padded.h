@@ -17,9 +17,13 @@ constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPa
 namespace scratch {
 
 /// `bytes` of uninitialized memory on a cache line; throws std::bad_alloc. What a thread gives back
-/// is kept for its next call, up to 64 MiB, because fresh pages cost more than a short kernel.
+/// is kept for its next call, up to 64 MiB, because fresh pages cost more than a short kernel. So
+/// who takes should give back: else one thread collects what the others must take anew.
 void* take(size_t bytes);
-void give_back(void* memory);
+void give_back(void* memory) noexcept;
+
+/// What this thread keeps.
+size_t kept_bytes();
 
 }  // namespace scratch
 

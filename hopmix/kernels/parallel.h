@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cstdint>
 #include <exception>
@@ -39,18 +40,36 @@ void parallel_tasks(int64_t count, int64_t entries, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
+/// Where those who work on a task wait for one another.
+struct Team {
+  explicit Team(int64_t size) : barrier(size) {}
+  std::barrier<> barrier;
+  std::atomic<bool> failed = false;
+};
+
+/// What sync() throws once another member has failed.
+struct TeamFailed {};
+
 /// One of those who work on a task together. Without others sync() costs nothing.
 class Member {
  public:
   Member() = default;
-  Member(int64_t rank, int64_t size, std::barrier<>* barrier)
-      : rank_(rank), size_(size), barrier_(barrier) {}
+  Member(int64_t rank, int64_t size, Team* team) : rank_(rank), size_(size), team_(team) {}
 
   int64_t size() const { return size_; }
 
-  /// Waits until all have come here.
+  /// Waits until all have come here. Throws if one of them never will.
   void sync() const {
-    if (barrier_) barrier_->arrive_and_wait();
+    if (team_ == nullptr) return;
+    team_->barrier.arrive_and_wait();
+    if (team_->failed) throw TeamFailed();
+  }
+
+  /// Instead of any further sync(): the others shall stop at their next.
+  void fail() const {
+    if (team_ == nullptr) return;
+    team_->failed = true;
+    team_->barrier.arrive_and_drop();
   }
 
   /// This member's share of [begin, end), in whole pieces of `grain`.
@@ -67,14 +86,13 @@ class Member {
 
  private:
   int64_t rank_ = 0, size_ = 1;
-  std::barrier<>* barrier_ = nullptr;
+  Team* team_ = nullptr;
 };
 
 /// As parallel_tasks, and where there are fewer tasks than threads several work on one:
 /// shared = make(task, size) once for each task, then work(task, shared, member) by each of its
-/// `size` members at once. Never more than `most` members to a task. `work` must not throw between
-/// two calls of sync() that others wait at (an exception there ends the member; the others go on
-/// without it).
+/// `size` members at once. Never more than `most` members to a task. Where one member throws, the
+/// others of its team stop at their next sync(), and nothing that they share goes before.
 template <typename Make, typename Work>
 void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& make,
                     const Work& work) {
@@ -90,18 +108,19 @@ void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& ma
   using Shared = decltype(make(int64_t{0}, int64_t{1}));
   std::exception_ptr error;
   std::mutex mutex;
-  std::vector<std::unique_ptr<std::barrier<>>> barriers;
+  std::vector<std::unique_ptr<Team>> teams;
   std::vector<std::optional<Shared>> shared(tasks);
   int64_t size = 1;
   const auto guarded = [&](const auto& body) {
     try {
       body();
       return true;
+    } catch (const TeamFailed&) {  // of no interest: the first to fail has said why
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
-      return false;
     }
+    return false;
   };
 #pragma omp parallel num_threads(static_cast <int>(std::min(threads, tasks * most)))
   {
@@ -109,25 +128,30 @@ void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& ma
     {
       // The runtime may have given fewer threads than asked for.
       size = std::max<int64_t>(1, omp_get_num_threads() / tasks);
-      guarded([&] {
-        for (int64_t task = 0; task < tasks; ++task) {
-          barriers.push_back(std::make_unique<std::barrier<>>(size));
-        }
-      });
+      if (!guarded([&] {
+            for (int64_t task = 0; task < tasks; ++task) {
+              teams.push_back(std::make_unique<Team>(size));
+            }
+          })) {
+        teams.clear();
+      }
     }
-    const int64_t team = omp_get_thread_num() / size, teams = omp_get_num_threads() / size;
+    const int64_t first = omp_get_thread_num() / size, count = omp_get_num_threads() / size;
     const int64_t rank = omp_get_thread_num() % size;
-    if (!error && team < teams) {
-      for (int64_t task = team; task < tasks; task += teams) {
-        const Member member(rank, size, size > 1 ? barriers[task].get() : nullptr);
-        if (rank == 0) guarded([&] { shared[task].emplace(make(task, size)); });
-        member.sync();
-        if (shared[task] && !guarded([&] { work(task, *shared[task], member); }) && size > 1) {
-          barriers[task]->arrive_and_drop();
-        } else {
+    if (!teams.empty() && first < count) {
+      for (int64_t task = first; task < tasks; task += count) {
+        const Member member(rank, size, size > 1 ? teams[task].get() : nullptr);
+        const bool done = guarded([&] {
+          if (rank == 0) shared[task].emplace(make(task, size));
           member.sync();
+          work(task, *shared[task], member);
+          member.sync();
+        });
+        if (!done) {
+          member.fail();
+        } else if (rank == 0) {
+          shared[task].reset();
         }
-        if (rank == 0) shared[task].reset();
       }
     }
   }

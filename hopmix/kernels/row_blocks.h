@@ -19,8 +19,7 @@ struct BlockPlan {
 
   BlockPlan(const Rows& rows, int64_t sequence, int64_t team) : length(sequence), block(kShort) {
     if (length <= kShort || (rows.inherits() && team == 1)) return;
-    std::vector<int32_t> scratch;
-    const auto reads = static_cast<int64_t>(rows.row(length - 1, scratch).size()) + 1;
+    const int64_t reads = most_reads(rows, length) + 1;
     if (team > 1) {
       block = std::clamp(kReads / reads, kShort, rows.inherits() ? kLong / 2 : kLong);
     } else if (reads >= kManyReads && length >= 2 * kLong) {
@@ -29,6 +28,17 @@ struct BlockPlan {
   }
 
  private:
+  // Of some rows: the last one alone may be a short one, as where a block of blocks(65536) begins.
+  static int64_t most_reads(const Rows& rows, int64_t length) {
+    constexpr int64_t kSome = 8;
+    std::vector<int32_t> scratch;
+    size_t most = 0;
+    for (int64_t n = 1; n <= kSome; ++n) {
+      most = std::max(most, rows.row(length * n / kSome - 1, scratch).size());
+    }
+    return static_cast<int64_t>(most);
+  }
+
   static constexpr int64_t kShort = 32, kLong = 1024;
   static constexpr int64_t kManyReads = 32, kReads = 1 << 16;
 };

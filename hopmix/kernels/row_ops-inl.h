@@ -179,14 +179,25 @@ HWY_INLINE void dot_reads(const A* HWY_RESTRICT x, const A* HWY_RESTRICT base,
   }
 }
 
+/// The lanes at r of reads r < n, else `other`.
+template <typename A>
+HWY_INLINE Vec<A> first_reads(Vec<A> all, int64_t r, int64_t n, A other) {
+  const Tag<A> d;
+  const int64_t lanes = hn::Lanes(d);
+  if (HWY_LIKELY(n - r >= lanes)) return all;
+  return hn::IfThenElse(hn::FirstN(d, n > r ? n - r : 0), all, hn::Set(d, other));
+}
+
 /// p[r] for r < n, else `other`.
 template <typename A>
 HWY_INLINE Vec<A> load_reads(const A* HWY_RESTRICT p, int64_t r, int64_t n, A other) {
-  const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
-  const auto all = hn::Load(d, p + r);
-  if (HWY_LIKELY(n - r >= lanes)) return all;
-  return hn::IfThenElse(hn::FirstN(d, n > r ? n - r : 0), all, hn::Set(d, other));
+  return first_reads<A>(hn::Load(Tag<A>(), p + r), r, n, other);
+}
+
+/// e^x. NaN stays NaN: hn::Exp makes it 0, which would hide it.
+template <typename A>
+HWY_INLINE Vec<A> exponential(Vec<A> x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<A>(), x));
 }
 
 /// base[slots[r]] for the lanes at r; every one of `slots` must be an index of base.
@@ -215,7 +226,7 @@ HWY_INLINE void softmax(A* HWY_RESTRICT p, int64_t n) {
   largest = hn::MaxOfLanes(d, largest);
   auto sum = hn::Zero(d);
   for (int64_t r = 0; r < end; r += lanes) {
-    const auto e = hn::Exp(d, hn::Sub(load_reads(p, r, n, kNone), largest));
+    const auto e = exponential<A>(hn::Sub(load_reads(p, r, n, kNone), largest));
     hn::Store(e, d, p + r);
     sum = hn::Add(sum, e);
   }

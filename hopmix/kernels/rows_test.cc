@@ -2,10 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-
-#include "hopmix/kernels/parallel.h"
-
 namespace hopmix::kernels {
 namespace {
 
@@ -33,14 +29,6 @@ TEST(Rows, ReadLayoutCountsReads) {
   const ReadLayout packed(Rows(dense), Sequences::packed(bounds));
   EXPECT_EQ(packed.first, (std::vector<int64_t>{0, 3, 3, 9}));
   EXPECT_EQ(packed.nnz, 10);
-}
-
-TEST(ParallelTasks, ThrowsWhatATaskThrew) {
-  EXPECT_THROW(parallel_tasks(100, kWorthThreads,
-                              [](int64_t task) {
-                                if (task == 57) throw std::bad_alloc();
-                              }),
-               std::bad_alloc);
 }
 
 }  // namespace

@@ -20,14 +20,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename A>
 using Tag = hn::CappedTag<A, kTileLanes>;
 
-/// 2^x for x <= 0 or barely more; 0 below the normal numbers.
+/// 2^x for x <= 0 or barely more; 0 below the normal numbers. NaN stays NaN, which hn::Exp and
+/// hn::Max may hide.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
-    return hn::Exp(d, hn::Mul(x, hn::Set(d, 0.693147180559945309417)));
+    return hn::IfThenElse(hn::IsNaN(x), x,
+                          hn::Exp(d, hn::Mul(x, hn::Set(d, 0.693147180559945309417))));
   } else {
     // 2^n 2^f with |f| <= 1/2; the polynomial is 2^f to 5e-9.
-    x = hn::Max(x, hn::Set(d, -127.0f));
+    const V low = hn::Set(d, -127.0f);
+    x = hn::IfThenElse(hn::Lt(x, low), low, x);
     const V n = hn::Round(x);
     const V f = hn::Sub(x, n);
     V y = hn::Set(d, 1.5461447e-4f);

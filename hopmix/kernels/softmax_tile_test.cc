@@ -53,6 +53,24 @@ const std::vector<Sizes> kSizes = {{1, 16, 1},  {16, 16, 0},   {16, 16, 1},
                                    {40, 48, 3}, {64, 64, 0},   {128, 256, kNoDiagonal},
                                    {6, 32, -2}, {2, 112, 100}, {32, 96, kNoDiagonal}};
 
+TYPED_TEST(SoftmaxTile, NanShowsWhereItIsVisible) {
+  using A = typename TypeParam::Sum;
+  using O = typename TypeParam::Operand;
+  const int64_t rows = 40, cols = 48, width = 16, nan_at = 21;
+  std::vector<A> scores = random<A>(rows * cols, -2, 2, 1), acc(rows * width);
+  for (int64_t r = 0; r < rows; ++r) {
+    scores[r * cols + nan_at] = std::numeric_limits<A>::quiet_NaN();
+  }
+  std::vector<A> largest(rows, -std::numeric_limits<A>::infinity()), sum(rows);
+  std::vector<O> p(rows * cols);
+  tiles<A, O>().softmax({scores.data(), rows, cols, cols, A{1}}, 1, p.data(), cols, largest.data(),
+                        sum.data(), acc.data(), width);
+  for (int64_t r = 0; r < rows; ++r) {  // row r sees columns 0 ... r
+    EXPECT_EQ(std::isnan(sum[r]), r >= nan_at) << r;
+    EXPECT_EQ(std::isnan(value(p[r * cols + nan_at])), r >= nan_at) << r;
+  }
+}
+
 // Two tiles after one another are one softmax over both.
 TYPED_TEST(SoftmaxTile, OnlineSoftmaxOfTwoTiles) {
   using A = typename TypeParam::Sum;

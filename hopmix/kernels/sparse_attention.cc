@@ -71,10 +71,12 @@ class Heads {
       y.store(first, begin, end, 0, value_width_);
       member.sync();
     }
+    members_[member.rank()] = {};  // to the thread that took it
   }
 
   void backward(const Member& member) {
     for (size_t h = 0; h < heads_.size(); ++h) backward(static_cast<int64_t>(h), member);
+    members_[member.rank()] = {};  // to the thread that took it
   }
 
  private:

@@ -151,6 +151,13 @@ TYPED_TEST(SparseAttentionTest, LaterTokensAreNotSeen) {
   EXPECT_TRUE(same_bits(plain.y, changed.y));
 }
 
+TYPED_TEST(SparseAttentionTest, NanShowsInWhatDependsOnIt) {
+  using P = Problem<TypeParam>;  // of an even number of tokens: they read themselves
+  expect_nan_shows_where_it_should<P, TypeParam>(
+      make<TypeParam>, {"offsets(3,7,8,9,11)", 40, 3, 2}, 6, false,
+      {{&P::q, 3, true, false}, {&P::k, 3, true, true}, {&P::v, 2, true, true}});
+}
+
 TYPED_TEST(SparseAttentionTest, HugeLogitsStayFinite) {
   Problem<TypeParam> problem({"dense", 65, 20, 12, 1, 2, 1}, false);
   for (auto* input : {&problem.q, &problem.k}) {

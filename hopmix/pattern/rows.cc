@@ -151,6 +151,7 @@ void Pattern::rows(int64_t begin, int64_t end, Csr& out) const {
   }
   out.row_ptr.assign(1, 0);
   out.cols.clear();
+  if (begin == end) return;
   if (root_->terms.size() == 1) {
     std::visit([&](const auto& p) { append_rows(p, begin, end, out); }, root_->terms.front());
     return;
