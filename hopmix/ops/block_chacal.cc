@@ -60,6 +60,16 @@ Tensor into_blocks(const Tensor& x, int64_t heads, int64_t b) {
       .reshape({x.size(0) * heads, blocks, b, x.size(3)});
 }
 
+// A w for a lower triangular A, in which a w that is no number stays out of earlier rows: 0 times
+// it would not be 0.
+Tensor lower_product(const Tensor& a, const Tensor& w) {
+  const Tensor finite = at::isfinite(w);
+  if (finite.all().item<bool>()) return at::matmul(a, w);
+  const Tensor bad = at::logical_not(finite);
+  const Tensor none = at::zeros_like(w).masked_fill(bad, std::numeric_limits<double>::quiet_NaN());
+  return at::matmul(a, w.masked_fill(bad, 0)) + none.cumsum(2);
+}
+
 // One length of sequences, float32 or float64; made of differentiable operators.
 Tensor mix_blocks(const Tensors<3>& in, double gamma, int64_t b, double scale) {
   const auto& [q_in, k_in, v_in] = in;
@@ -94,7 +104,7 @@ Tensor mix_blocks(const Tensors<3>& in, double gamma, int64_t b, double scale) {
   const Tensor r =
       sparse_attention(q_first, k_mean, w_mean, "dense", /*include_self=*/false, scale);  // [,,1,]
   const Tensor w = x + u * r;
-  const Tensor mix = at::matmul(a, w) + a_s * r;
+  const Tensor mix = lower_product(a, w) + a_s * r;
   return ((1 - gamma) * mix)
       .reshape({batch, heads, blocks * b, width})
       .narrow(2, 0, time)
