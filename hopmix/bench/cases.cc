@@ -104,9 +104,8 @@ Problem glr_normalized(const Shape& s, const Case& which) {
 }
 
 Problem dense_recurrence(const Shape& s, const Case&) {
-  return {qkv_gates(s, 3), [](Inputs x) {
-            return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]);
-          }};
+  return {qkv_gates(s, 3),
+          [](Inputs x) { return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]); }};
 }
 
 constexpr double kGamma = 0.9;  // the default of the layers
