@@ -165,8 +165,8 @@ def test_packed_sequences_equal_separate_ones(name, dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_same_bits_for_any_number_of_threads(name, dtype):
     before = torch.get_num_threads()
-    for B, H, G in ((2, 6, 2), (1, 1, 1)):
-        tensors = block_inputs(name, B=B, T=300, H=H, G=G, D=20, DV=24, dtype=DTYPES[dtype])
+    for B, T, H, G in ((2, 300, 6, 2), (1, 300, 1, 1), (1, 4000, 1, 1)):
+        tensors = block_inputs(name, B=B, T=T, H=H, G=G, D=20, DV=24, dtype=DTYPES[dtype])
         results = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
