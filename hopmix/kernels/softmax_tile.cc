@@ -95,15 +95,16 @@ void softmax_tile(const ScoreTile<A>& tile, int64_t diagonal, O* p, int64_t ldp,
     const A before = largest[r];
     const A m = std::max(before, hn::GetLane(hn::MaxOfLanes(d, hn::Max(most, most2))));
 
+    // Not MulSub: the largest term is 1 to the bit, however coarse the scores are.
     const auto shift = hn::Set(d, m);
     auto total = hn::Zero(d);
     for (c = 0; c < whole; c += lanes) {
-      const auto e = exp2(d, hn::MulSub(factor, hn::LoadU(d, s + c), shift));
+      const auto e = exp2(d, hn::Sub(hn::Mul(factor, hn::LoadU(d, s + c)), shift));
       total = hn::Add(total, e);
       store(d, e, out + c);
     }
     if (whole < visible) {
-      const auto e = exp2(d, hn::MulSub(factor, hn::LoadU(d, s + whole), shift));
+      const auto e = exp2(d, hn::Sub(hn::Mul(factor, hn::LoadU(d, s + whole)), shift));
       const auto kept = hn::IfThenElseZero(rest, e);
       total = hn::Add(total, kept);
       store(d, kept, out + whole);
@@ -134,7 +135,9 @@ HWY_INLINE hn::Vec<D> weights(D d, const ScoreTile<A>& tile, int64_t diagonal, c
                               int64_t r, int64_t c) {
   const auto x = hn::MulSub(hn::Set(d, tile.factor), hn::LoadU(d, tile.scores + r * tile.ld + c),
                             hn::LoadU(d, lse + c));
-  const auto p = exp2(d, x);
+  // Scores made once more may exceed the lse by a rounding, which of enormous ones is enormous.
+  // Zero comes first to keep a NaN.
+  const auto p = exp2(d, hn::Min(hn::Zero(d), x));
   const int64_t skip = diagonal + r - c;
   if (skip <= 0) return p;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -191,7 +194,7 @@ HWY_INLINE void substitute_columns(D d, int64_t n, int64_t width, bool self, con
         x[v] = hn::MulAdd(weight, hn::LoadU(d, w + j * width + v * lanes), x[v]);
       }
     }
-    const A inverse = sum[i] > 0 ? 1 / sum[i] : 0;
+    const A inverse = sum[i] == 0 ? 0 : 1 / sum[i];
     const A own = self ? p[i * ldp + i] * inverse : 0;
     const auto by = hn::Set(d, inverse), g = hn::Set(d, gate[i]), diag = hn::Set(d, own);
     const auto solve = hn::Set(d, 1 / (1 - gate[i] * own));

@@ -137,7 +137,7 @@ TYPED_TEST(SoftmaxTile, Backward) {
     const double factor = 1.3;
     const std::vector<A> scores = random<A>(s.rows * ld, -2, 2, 1);
     const std::vector<A> grad = random<A>(s.rows * ld, -1, 1, 2);
-    std::vector<A> lse = random<A>(s.cols, 0, 3, 3), delta = random<A>(s.cols, -1, 1, 4);
+    std::vector<A> lse = random<A>(s.cols, 3, 6, 3), delta = random<A>(s.cols, -1, 1, 4);
     lse.back() = std::numeric_limits<A>::infinity();  // padding
     const size_t size = static_cast<size_t>(s.rows * ld);
     std::vector<A> weights(size);
@@ -159,6 +159,65 @@ TYPED_TEST(SoftmaxTile, Backward) {
         if (!std::is_same_v<A, O>) {
           EXPECT_EQ(value(pairs[(r / 2 * ld + c) * 2 + r % 2]), value(ds[at]));
         }
+      }
+    }
+  }
+}
+
+// A NaN among the scores that a row sees is one in its weights, its sum and its solution; in what
+// it does not see it is nothing.
+TYPED_TEST(SoftmaxTile, NanIsKeptWhereItIsSeen) {
+  using A = typename TypeParam::Sum;
+  using O = typename TypeParam::Operand;
+  constexpr int64_t kRows = 16, kCols = 48, kWidth = 16;
+  for (const int64_t bad : {0, 5, 15, 16, 31, 33, 47}) {
+    std::vector<A> scores = random<A>(kRows * kCols, -2, 2, 1);
+    for (int64_t r = 0; r < kRows; ++r)
+      scores[r * kCols + bad] = std::numeric_limits<A>::quiet_NaN();
+    const ScoreTile<A> tile{scores.data(), kRows, kCols, kCols, A{1}};
+    std::vector<A> largest(kRows, -std::numeric_limits<A>::infinity()), sum(kRows, 0);
+    std::vector<A> acc(kRows * kWidth, 0), weights(kRows * kCols), lse(kCols, 9);
+    std::vector<O> p(kRows * kCols);
+    const int64_t diagonal = 30;
+    tiles<A, O>().softmax(tile, diagonal, p.data(), kCols, largest.data(), sum.data(), acc.data(),
+                          kWidth);
+    tiles<A, A>().weights(tile, diagonal, lse.data(), weights.data(), kCols);
+    for (int64_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(std::isnan(sum[r]), bad < diagonal + r) << r << " " << bad;
+      EXPECT_EQ(std::isnan(value(p[r * kCols + bad])), bad < diagonal + r);
+      EXPECT_EQ(std::isnan(weights[r * kCols + bad]), bad >= diagonal + r);
+    }
+    const std::vector<A> zero(kRows * kCols, 0), gate(kRows, A{0.5});
+    std::vector<A> mix(kRows * kWidth, 1), w = mix;
+    tiles<A, A>().substitute(kRows, kWidth, /*self=*/true, zero.data(), kCols, sum.data(),
+                             gate.data(), mix.data(), w.data());
+    for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(std::isnan(w[r * kWidth]), std::isnan(sum[r]));
+  }
+}
+
+// Where neighbouring floats are further apart than any exponent, a weight is still at most 1.
+TYPED_TEST(SoftmaxTile, WeightsOfEnormousScoresAreWeights) {
+  using A = typename TypeParam::Sum;
+  using O = typename TypeParam::Operand;
+  constexpr int64_t kRows = 16, kCols = 64;
+  for (const double size : {1e8, 1e12, 1e20, 1e30}) {
+    const std::vector<A> scores = random<A>(kRows * kCols, -size, size, 1);
+    const A factor = static_cast<A>(0.7213475204);
+    const ScoreTile<A> tile{scores.data(), kRows, kCols, kCols, factor};
+    std::vector<A> largest(kRows, -std::numeric_limits<A>::infinity()), sum(kRows, 0);
+    std::vector<A> acc, weights(kRows * kCols), lse(kCols, static_cast<A>(-size));
+    std::vector<O> p(kRows * kCols);
+    tiles<A, O>().softmax(tile, kNoDiagonal, p.data(), kCols, largest.data(), sum.data(),
+                          acc.data(), 0);
+    tiles<A, A>().weights(tile, -kNoDiagonal, lse.data(), weights.data(), kCols);
+    for (int64_t r = 0; r < kRows; ++r) {
+      EXPECT_GE(sum[r], 0.9);
+      EXPECT_LE(sum[r], kCols);
+      for (int64_t c = 0; c < kCols; ++c) {
+        EXPECT_GE(value(p[r * kCols + c]), 0);
+        EXPECT_LE(value(p[r * kCols + c]), 1);
+        EXPECT_GE(weights[r * kCols + c], 0);
+        EXPECT_LE(weights[r * kCols + c], 1);
       }
     }
   }

@@ -20,6 +20,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/saved_autograd.h"
@@ -60,6 +62,18 @@ Tensor into_blocks(const Tensor& x, int64_t heads, int64_t b) {
       .reshape({x.size(0) * heads, blocks, b, x.size(3)});
 }
 
+// A w for a lower triangular A, in which a w that is no number stays out of earlier rows: 0 times
+// it would not be 0.
+Tensor lower_product(const Tensor& a, const Tensor& w) {
+  const auto [low, high] = at::aminmax(w.detach());  // NaN if any is
+  if (std::isfinite(low.item<double>()) && std::isfinite(high.item<double>())) {
+    return at::matmul(a, w);
+  }
+  const Tensor bad = at::logical_not(at::isfinite(w));
+  const Tensor none = at::zeros_like(w).masked_fill(bad, std::numeric_limits<double>::quiet_NaN());
+  return at::matmul(a, w.masked_fill(bad, 0)) + none.cumsum(2);
+}
+
 // One length of sequences, float32 or float64; made of differentiable operators.
 Tensor mix_blocks(const Tensors<3>& in, double gamma, int64_t b, double scale) {
   const auto& [q_in, k_in, v_in] = in;
@@ -79,7 +93,10 @@ Tensor mix_blocks(const Tensors<3>& in, double gamma, int64_t b, double scale) {
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   const Tensor inside = (scale * at::matmul(q, k.transpose(2, 3))).masked_fill(hidden, kNone);
   const Tensor across = (scale * at::matmul(q, s.unsqueeze(3))).masked_fill(first, kNone);
-  const Tensor weights = at::softmax(at::cat({inside, across}, 3), 3);
+  // Not at::softmax: the bits of its gradient depend on the number of threads.
+  const Tensor logits = at::cat({inside, across}, 3);
+  const Tensor exponentials = at::exp(logits - logits.detach().amax(3, /*keepdim=*/true));
+  const Tensor weights = exponentials / exponentials.sum(3, /*keepdim=*/true);
   const Tensor a = weights.narrow(3, 0, b), a_s = weights.narrow(3, b, 1);
 
   const Tensor system = at::eye(b, q.options()) - gamma * a;
@@ -94,7 +111,7 @@ Tensor mix_blocks(const Tensors<3>& in, double gamma, int64_t b, double scale) {
   const Tensor r =
       sparse_attention(q_first, k_mean, w_mean, "dense", /*include_self=*/false, scale);  // [,,1,]
   const Tensor w = x + u * r;
-  const Tensor mix = at::matmul(a, w) + a_s * r;
+  const Tensor mix = lower_product(a, w) + a_s * r;
   return ((1 - gamma) * mix)
       .reshape({batch, heads, blocks * b, width})
       .narrow(2, 0, time)

@@ -167,7 +167,7 @@ void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixVi
                    sum, acc, values_);
     solve_block(first, n, scores, sum, gate, w, mix);
     for (int64_t i = 0; i < n; ++i) {
-      const bool reads = sum[i] > 0 && first + i < shape_.length;
+      const bool reads = sum[i] != 0 && first + i < shape_.length;
       lse[first + i] = reads ? largest[i] + std::log2(sum[i]) : kInfinity;
     }
     if constexpr (kMixed) {
@@ -210,6 +210,18 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
   const Buffer<O> w_left(kBlock * parts), p(tile), ds(tile), ds_pairs(kMixed ? tile : 0);
   const Buffer<O> left(std::max(panel_ * keys_, kBlock * parts));
   const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
+  // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
+  // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
+  // differ.
+  const Buffer<A> origin(values_), near(wanted ? kBlock * values_ : 0);
+  if (wanted) {
+    std::fill_n(origin + 0, values_, A{0});
+    for (int64_t i = 0; i < shape_.length; ++i) {
+#pragma omp simd
+      for (int64_t c = 0; c < values_; ++c) origin[c] += w[i * values_ + c];
+    }
+    for (int64_t c = 0; c < values_; ++c) origin[c] /= static_cast<A>(shape_.length);
+  }
 
   for (int64_t i = 0; i < rows_; i += panel_) {
     const int64_t n = std::min(panel_, rows_ - i);
@@ -250,7 +262,12 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     pack_left<O>(k, first, n, keys_, k_left);
     if (wanted) {
       pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
-      pack_parts<O>(w + first * values_, n, values_, 2, w_left);
+      for (int64_t i = 0; i < n; ++i) {
+        const A* row = w + (first + i) * values_;
+#pragma omp simd
+        for (int64_t c = 0; c < values_; ++c) near[i * values_ + c] = row[c] - origin[c];
+      }
+      pack_parts<O>(near + 0, n, values_, 2, w_left);
     }
     for (int64_t i = first + n, cols; i < rows_; i += cols) {
       cols = std::min(rows_, (i / panel_ + 1) * panel_) - i;
@@ -280,7 +297,9 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     for (int64_t i = first; i < first + n; ++i) {
       A sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < values_; ++c) sum += h[i * values_ + c] * mix[i * values_ + c];
+      for (int64_t c = 0; c < values_; ++c) {
+        sum += h[i * values_ + c] * (mix[i * values_ + c] - origin[c]);
+      }
       delta[i] = sum;
     }
     backward_tile(first, n, first, n, diagonal);

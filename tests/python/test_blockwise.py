@@ -62,6 +62,45 @@ def test_huge_logits_stay_finite(name, dtype):
         assert t.isfinite().all()
 
 
+@pytest.mark.parametrize("size", [1e10, 1e12, 1e17])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_beyond_all_digits_still_weigh(name, dtype, size, products):
+    """Neighbouring floats are then further apart than exp can tell: which token is read is chance, but it is one."""
+    tensors = block_inputs(name, T=300, dtype=DTYPES[dtype])
+    tensors[0] = tensors[0] * size
+    tensors[2] = torch.ones_like(tensors[2])
+    if name == "dense_recurrence":
+        tensors[3:] = [torch.full_like(t, x) for t, x in zip(tensors[3:], (0.5, 0.0, 1.0))]
+    y, *grads = with_gradients(lambda t: call(name, t), tensors)
+    # z_0 = 1 and z_i = 1 + z_j / 2 for some j, or averages of ones.
+    low, high = (1.5, 2.0) if name == "dense_recurrence" else (1.0, 1.0)
+    assert (y[:, 1:] >= low - 0.01).all() and (y <= high + 0.01).all()
+    assert all(g.isfinite().all() for g in grads)
+    largest = 0 if len(tensors) == 3 else grads[3].abs().max()
+    assert largest <= 2.1 * 300 * 3, "a weight above 1 would grow from token to token"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_number_is_not_hidden(name, dtype, which, bad, products):
+    """Nor does it reach an earlier token."""
+    at, T = 131, 300  # inside a block of each operator
+    tensors = block_inputs(name, T=T, dtype=DTYPES[dtype])
+    before = call(name, tensors)
+    tensors[which] = tensors[which].clone()
+    tensors[which][:, at] = bad
+    after = call(name, tensors)
+    assert torch.equal(after[:, :at], before[:, :at])
+    first = at + 1 if name == "dense_recurrence" and which == 1 else at
+    if which == 1 and bad == float("inf"):  # k . q is -inf, a weight of 0, for some queries
+        assert not after[:, first:].isfinite().all()
+    else:
+        assert not after[:, first].isfinite().any(), "the first token that reads it"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_token_sees_the_future(name, dtype):
@@ -126,8 +165,8 @@ def test_packed_sequences_equal_separate_ones(name, dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_same_bits_for_any_number_of_threads(name, dtype):
     before = torch.get_num_threads()
-    for B, H, G in ((2, 6, 2), (1, 1, 1)):
-        tensors = block_inputs(name, B=B, T=300, H=H, G=G, D=20, DV=24, dtype=DTYPES[dtype])
+    for B, T, H, G in ((2, 300, 6, 2), (1, 300, 1, 1), (1, 4000, 1, 1)):
+        tensors = block_inputs(name, B=B, T=T, H=H, G=G, D=20, DV=24, dtype=DTYPES[dtype])
         results = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)

@@ -28,6 +28,17 @@ def test_shares(gamma, T):
         assert_near(a, e, torch.float64, gamma=gamma)
 
 
+@pytest.mark.parametrize("dtype,allowed", [("float32", 2e-3), ("bfloat16", 0.1), ("float64", 1e-11)])
+def test_long_chains_keep_the_digits_of_their_gradients(dtype, allowed):
+    """At gamma 0.999 W is a thousand times V and nearly constant, and scores have a gradient from its differences."""
+    tensors = block_inputs("chacal", T=260, DV=33, dtype=DTYPES[dtype])
+    weight = rand(2, 260, 4, 33, seed=9, dtype=DTYPES[dtype])
+    actual = with_gradients(lambda t: ops.chacal(*t, 0.999), tensors, weight)
+    expected = with_gradients(lambda t: chacal(*t, 0.999), [t.double() for t in tensors], weight)
+    for a, e in zip(actual[1:3], expected[1:3]):
+        assert (a.double() - e).abs().max() <= allowed * e.abs().max()
+
+
 def test_values_are_shares_of_values():
     """(1 - gamma) sum_k gamma^k A^(k+1) has rows that sum to 1."""
     q, k, v = block_inputs("chacal", T=200)
