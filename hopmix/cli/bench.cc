@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "hopmix/base/error.h"
@@ -55,6 +56,11 @@ bool is_long(const std::vector<bench::Case>& list) {
 // What was named, and the peers to compare it with; none beside a sweep that they cannot follow.
 std::vector<bench::Case> choose_cases(const Options& options) {
   std::vector<bench::Case> chosen = bench::select_cases(options.names);
+  if (options.no_peers && options.names.empty()) {
+    chosen.erase(std::remove_if(chosen.begin(), chosen.end(),
+                                [](const bench::Case& one) { return one.is_peer; }),
+                 chosen.end());
+  }
   if (options.no_peers || is_long(chosen)) return chosen;
   for (const bench::Case& one : bench::cases()) {
     if (one.is_peer && !has_name(chosen, one.name)) chosen.push_back(one);
@@ -141,9 +147,12 @@ void run_operators(const Options& options) {
               options.threads, options.threads == 1 ? "" : "s",
               options.threads == 1 ? "CPU" : "wall", format_duration(report.seconds).c_str());
   std::fflush(stdout);
-  // Before the picture: what was measured is not lost with one that cannot be drawn.
-  if (!options.json.empty()) write_file(options.json, bench::to_json(report).dump(1) + "\n");
-  if (!options.plot.empty()) bench::plot_report(report, sweep, options.plot);
+  // Before the picture: what was measured is not lost with one that cannot be drawn. Nothing does
+  // not take the place of an older file.
+  const bool nothing = report.interrupted && report.results.empty();
+  if (!options.json.empty() && !nothing)
+    write_file(options.json, bench::to_json(report).dump(1) + "\n");
+  if (!options.plot.empty() && !nothing) bench::plot_report(report, sweep, options.plot);
   if (report.interrupted) {
     std::fprintf(stderr, "stopped; only whole lengths are shown\n");
     throw CLI::RuntimeError(kInterrupted);
@@ -205,6 +214,9 @@ void check_outputs(const Options& options) {
   if (!options.plot.empty() && !options.plot.ends_with(".svg") && !options.plot.ends_with(".png")) {
     throw Error("plot file '" + options.plot + "' must end in .svg or .png");
   }
+  if (!options.json.empty() && options.json == options.plot) {
+    throw Error("--json and --plot are both '" + options.json + "'");
+  }
   for (const std::string& file : {options.json, options.plot}) {
     const std::filesystem::path folder = std::filesystem::path(file).parent_path();
     if (!folder.empty() && !std::filesystem::is_directory(folder)) {
@@ -213,16 +225,44 @@ void check_outputs(const Options& options) {
   }
 }
 
-void run_bench(const Options& options) {
+// Lines need two lengths, and something to cross.
+void check_lines(const Options& options, const std::vector<bench::Case>& chosen) {
+  std::set<int64_t> lengths;
+  for (const bench::Shape& shape : choose_shapes(options, is_long(chosen))) {
+    lengths.insert(shape.length);
+  }
+  for (const auto& [given, name] :
+       {std::pair(!options.plot.empty(), "--plot"), std::pair(options.crossover, "--crossover")}) {
+    if (given && lengths.size() < 2) {
+      throw Error(std::string(name) + " needs two lengths or more, but --length is " +
+                  std::to_string(*lengths.begin()));
+    }
+  }
+  if (options.crossover && !has_name(chosen, bench::kAttention)) {
+    throw Error(std::string("--crossover is beside '") + bench::kAttention +
+                "', which is not timed with --no-peers or '" + bench::kLong + "'");
+  }
+}
+
+void run_bench(const CLI::App& command, const Options& options) {
   if (options.list) return print_list();
   check_outputs(options);
   const auto& names = options.names;
   if (std::find(names.begin(), names.end(), kTraining) == names.end()) {
+    check_lines(options, choose_cases(options));
     return run_operators(options);
   }
   if (names.size() > 1) {
     throw Error(std::string("benchmark '") + kTraining + "' is timed alone, without '" +
                 (names[0] == kTraining ? names[1] : names[0]) + "'");
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    const bool used =
+        name == "NAME" || name == "--threads" || name == "--repetitions" || name == "--json";
+    if (option->count() > 0 && !used) {
+      throw Error(std::string("benchmark '") + kTraining + "' takes no " + name);
+    }
   }
   run_training(options);
 }
@@ -282,7 +322,7 @@ void add_bench(CLI::App& app) {
       "  hopmix bench train\n"
       "  hopmix bench long --json long.json --plot long.svg\n"
       "  hopmix bench glr_attention linear_recurrence --dtype bfloat16 --threads 2 --forward");
-  command->callback([options] { run_bench(*options); });
+  command->callback([command, options] { run_bench(*command, *options); });
 }
 
 }  // namespace hopmix::cli

@@ -159,6 +159,8 @@ double Arguments::scale(std::optional<double> scale) const {
 void Arguments::gamma(double gamma) const {
   TORCH_CHECK_VALUE(gamma >= 0 && gamma < 1, op_, ": gamma is ", gamma,
                     ", but must be at least 0 and below 1");
+  TORCH_CHECK_VALUE(state_dtype() == at::kDouble || static_cast<float>(gamma) < 1, op_,
+                    ": gamma rounds to 1 in float32, but must be below 1");
 }
 
 void Arguments::kept(at::TensorList tensors, size_t count) const {

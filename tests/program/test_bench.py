@@ -3,12 +3,14 @@
 import copy
 import json
 import math
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from program import ROOT, hopmix, refuse, succeed
+from program import PATIENCE, ROOT, hopmix, refuse, start, succeed
 
 QUICK = ["--length", "64", "--repetitions", "1"]
 
@@ -58,6 +60,15 @@ def test_list_names_every_case_with_a_line():
         (["--dtype", "float16"], "--dtype: float16 not in {float32,bfloat16}"),
         (["--forward", "--backward"], "--forward excludes --backward"),
         (["--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
+        (["--plot", "p.svg", "--length", "64"], "--plot needs two lengths or more, but --length is 64"),
+        (["--crossover", "--length", "64,64"], "--crossover needs two lengths or more, but --length is 64"),
+        (["--crossover", "--no-peers"], "--crossover is beside 'sdpa', which is not timed with --no-peers or 'long'"),
+        (["--crossover", "long"], "--crossover is beside 'sdpa', which is not timed with --no-peers or 'long'"),
+        (["--json", "p.svg", "--plot", "p.svg"], "--json and --plot are both 'p.svg'"),
+        (["train", "--length", "64"], "benchmark 'train' takes no --length"),
+        (["train", "--plot", "p.svg"], "benchmark 'train' takes no --plot"),
+        (["train", "--dtype", "bfloat16"], "benchmark 'train' takes no --dtype"),
+        (["train", "--backward"], "benchmark 'train' takes no --backward"),
         (["--json", "no/b.json"], "cannot write 'no/b.json': 'no' is not a folder"),
     ],
 )
@@ -149,6 +160,25 @@ def test_a_json_that_cannot_be_written_loses_nothing():
     assert not list(Path(".").glob("*.tmp"))
 
 
+def test_interrupted_before_anything_was_measured_keeps_the_older_file():
+    Path("b.json").write_text("older")
+    process = start("bench", "block_chacal", "--length", "200000", "--no-peers", "--forward", "--json", "b.json")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "stopped" in errors
+    assert Path("b.json").read_text() == "older"
+
+
+def test_peers_are_left_out_where_none_are_wanted():
+    succeed("bench", "--no-peers", "--forward", *QUICK, "--json", "n.json")
+    cases = {r["case"] for r in json.loads(Path("n.json").read_text())["results"]}
+    assert "linear_recurrence" in cases and not cases & {"sdpa", "dense_solve"}
+    succeed("bench", "sdpa", "--no-peers", "--forward", *QUICK, "--json", "n.json")
+    assert {r["case"] for r in json.loads(Path("n.json").read_text())["results"]} == {"sdpa"}
+
+
 def test_bfloat16_is_timed():
     succeed("bench", "linear_recurrence", "--dtype", "bfloat16", "--forward", *QUICK, "--json", "b.json")
     report = json.loads(Path("b.json").read_text())
@@ -167,7 +197,9 @@ def test_training_tells_where_a_step_goes():
         assert set(training["phases"]) == {"data", "forward", "backward", "clip", "optimizer"}
         for phase in training["phases"].values():
             assert sum(phase["operators"].values()) == pytest.approx(phase["seconds"])
-    assert "hopmix::glr_attention" in report["training"][1]["phases"]["forward"]["operators"]
+    for row, operator in ((1, "dense_recurrence"), (2, "glr_attention")):
+        inside = report["training"][row]["phases"]["forward"]["operators"]
+        assert any(name in inside for name in (f"hopmix::{operator}", f"hopmix::_{operator}"))
 
 
 # ---- The page that is written from such files -----------------------------------------------------

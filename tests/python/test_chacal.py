@@ -79,6 +79,17 @@ def test_gamma_out_of_range(name, gamma):
         getattr(ops, name)(*block_inputs(name), gamma)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["chacal", "block_chacal"])
+def test_gamma_is_below_one_in_the_type_of_sums(name, dtype):
+    call = lambda: getattr(ops, name)(*block_inputs(name, dtype=DTYPES[dtype]), 1 - 1e-9)
+    if dtype == "float64":
+        assert call().isfinite().all()
+    else:
+        with pytest.raises(ValueError, match=rf"^{name}: gamma rounds to 1 in float32, but must be below 1$"):
+            call()
+
+
 def test_block_out_of_range():
     with pytest.raises(ValueError, match="^block_chacal: block is 0, but must be at least 1$"):
         ops.block_chacal(*block_inputs("block_chacal"), GAMMA, 0)
