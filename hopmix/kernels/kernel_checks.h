@@ -52,7 +52,7 @@ void expect_same_bits_with_rows_on_the_fly(const Make& make) {
 template <typename Make>
 void expect_same_bits_for_any_threads(const Make& make) {
   for (const Case& c : {Case{"k^2+1", 100, 20, 12, 2, 6, 2}, Case{"cached(k^2+1)", 1500, 40, 100},
-                        Case{"cached(2^k)", 2600, 3, 33}}) {
+                        Case{"cached(2^k)", 2600, 3, 65}}) {
     for (const bool on_the_fly : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_for_any_threads([&] {

@@ -1,5 +1,7 @@
 #include "hopmix/kernels/padded.h"
 
+#include "hopmix/kernels/parallel.h"
+
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -45,13 +47,14 @@ TEST(Scratch, KeepsNoMoreThanItSays) {
 // A team's members take memory of their own. Were it given back by one of them, what that thread
 // keeps would grow with every call.
 TEST(Scratch, CallsOfATeamLeaveAsMuchAsTheyFound) {
-  constexpr int64_t kTime = 600, kWidth = 32;
+  constexpr int64_t kTime = 2100, kWidth = 64;
   const int before = omp_get_max_threads();
   omp_set_num_threads(2);
   const Csr csr = to_csr(Pattern("2^k", kTime));
   const Rows rows(csr);
   const Sequences sequences = Sequences::batched(1, kTime);
   const ReadLayout reads(rows, sequences);
+  static_assert(kTime * kWidth >= kWorthTeam);
   const std::vector<float> x(kTime * kWidth, 0.1f), one(kTime, 0.1f), each(reads.nnz, 0.1f);
   std::vector<float> y(x), dq(x), dk(x), dv(x), da(one), db(one), dc(one), d_each(each);
   const float *px = x.data(), *p1 = one.data();

@@ -3,21 +3,26 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <omp.h>
 
+#include "hwy/cache_control.h"
+
 namespace hopmix::kernels {
 
 /// Below this many entries waking the threads costs more than they save.
 inline constexpr int64_t kWorthThreads = 4096;
+
+/// The same for a team, whose members hand each other what they computed.
+inline constexpr int64_t kWorthTeam = 1 << 17;
 
 /// As many members to a team as there are threads.
 inline constexpr int64_t kAnyTeam = int64_t{1} << 20;
@@ -40,11 +45,38 @@ void parallel_tasks(int64_t count, int64_t entries, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
-/// Where those who work on a task wait for one another.
-struct Team {
-  explicit Team(int64_t size) : barrier(size) {}
-  std::barrier<> barrier;
-  std::atomic<bool> failed = false;
+/// Where those who work on a task wait for one another: by spinning, because a block takes
+/// microseconds and waking a sleeper as long; after a while, so that others may run, by yielding.
+class Team {
+ public:
+  explicit Team(int64_t size) : size_(size) {}
+
+  /// Waits until all have come here; false as soon as one has failed.
+  bool wait() {
+    const int64_t round = round_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+    }
+    for (int64_t tries = 0; round_.load(std::memory_order_acquire) == round; ++tries) {
+      if (failed_.load(std::memory_order_acquire)) return false;
+      if (tries < kSpins) {
+        hwy::Pause();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+    return !failed_.load(std::memory_order_acquire);
+  }
+
+  void fail() { failed_.store(true, std::memory_order_release); }
+
+ private:
+  static constexpr int64_t kSpins = 4000;
+
+  const int64_t size_;
+  std::atomic<int64_t> arrived_ = 0, round_ = 0;
+  std::atomic<bool> failed_ = false;
 };
 
 /// What sync() throws once another member has failed.
@@ -60,16 +92,12 @@ class Member {
 
   /// Waits until all have come here. Throws if one of them never will.
   void sync() const {
-    if (team_ == nullptr) return;
-    team_->barrier.arrive_and_wait();
-    if (team_->failed) throw TeamFailed();
+    if (team_ != nullptr && !team_->wait()) throw TeamFailed();
   }
 
   /// Instead of any further sync(): the others shall stop at their next.
   void fail() const {
-    if (team_ == nullptr) return;
-    team_->failed = true;
-    team_->barrier.arrive_and_drop();
+    if (team_ != nullptr) team_->fail();
   }
 
   /// This member's share of [begin, end), in whole pieces of `grain`.
@@ -98,7 +126,7 @@ void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& ma
                     const Work& work) {
   const int64_t threads = entries >= kWorthThreads ? omp_get_max_threads() : 1;
   if (tasks == 0) return;
-  if (tasks * 2 > threads || most < 2) {
+  if (tasks * 2 > threads || most < 2 || entries < kWorthTeam) {
     parallel_tasks(tasks, entries, [&](int64_t task) {
       auto shared = make(task, 1);
       work(task, shared, Member());

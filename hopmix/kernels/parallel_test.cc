@@ -32,7 +32,7 @@ TEST(ParallelTeams, MembersShareATask) {
   for (const int64_t tasks : {1, 2, 3}) {
     std::vector<std::atomic<int64_t>> sums(tasks);
     parallel_teams(
-        tasks, kWorthThreads, kAnyTeam, [](int64_t, int64_t size) { return size; },
+        tasks, kWorthTeam, kAnyTeam, [](int64_t, int64_t size) { return size; },
         [&](int64_t task, int64_t size, const Member& member) {
           ASSERT_EQ(member.size(), size);
           const auto [begin, end] = member.share(0, 10);
@@ -50,7 +50,7 @@ TEST(ParallelTeams, ThrowsWhatMakeThrew) {
     std::atomic<int> worked = 0;
     EXPECT_THROW(
         parallel_teams(
-            1, kWorthThreads, kAnyTeam, [](int64_t, int64_t) -> int { throw std::bad_alloc(); },
+            1, kWorthTeam, kAnyTeam, [](int64_t, int64_t) -> int { throw std::bad_alloc(); },
             [&](int64_t, int, const Member&) { ++worked; }),
         std::bad_alloc);
     EXPECT_EQ(worked, 0);
@@ -84,7 +84,7 @@ TEST(ParallelTeams, AFailureStopsTheTeamBeforeWhatItSharesGoes) {
       std::atomic<bool> gone = false;
       EXPECT_THROW(
           parallel_teams(
-              1, kWorthThreads, kAnyTeam, [&](int64_t, int64_t) { return Shared(&users, &gone); },
+              1, kWorthTeam, kAnyTeam, [&](int64_t, int64_t) { return Shared(&users, &gone); },
               [&](int64_t, Shared&, const Member& member) {
                 const User user(users);
                 member.sync();
