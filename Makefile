@@ -32,7 +32,8 @@ bench: build
 performance: build
 	@$(BUILD)/bin/hopmix bench --json results/performance.json
 	@$(BUILD)/bin/hopmix bench --crossover --json results/performance-crossover.json --plot results/performance-crossover.svg
-	@$(BUILD)/bin/hopmix bench long --json results/performance-long.json --plot results/performance-long.svg
+	@$(BUILD)/bin/hopmix bench dense_recurrence chacal block_chacal sdpa --dtype bfloat16 --length 1024 4096 --json results/performance-bfloat16.json
+	@$(BUILD)/bin/hopmix bench long --forward --json results/performance-long.json --plot results/performance-long.svg
 	@$(BUILD)/bin/hopmix bench train --json results/performance-train.json
 	@scripts/performance_page.py
 
