@@ -53,6 +53,8 @@ std::vector<std::vector<double>> time_interleaved(const std::vector<Work>& works
     const auto body = [&](benchmark::State& state) {
       if (options.report) options.report(std::min(begun / total, 1.0));
       ++begun;
+      // Once before it counts: what others ran meanwhile has emptied the caches.
+      if (!work.once) work.run();
       for (auto _ : state) {
         if (options.stop && options.stop()) {
           state.SkipWithError("stopped");
