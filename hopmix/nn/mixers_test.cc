@@ -200,6 +200,26 @@ TEST(Registry, UnknownNameSuggestsTheNearest) {
   }
 }
 
+// A window as long as the text reads what `dense` does, but never by blocks of matrix products.
+TEST(Glr, OnDenseTheSameReadByReadAndByBlocks) {
+  const auto on = [](const char* pattern) {
+    torch::manual_seed(3);
+    toml::table keys{{"pattern", pattern}};
+    config::Table table(keys);
+    const auto mixer = find_mixer("glr").make(table, BlockDefaults{.width = 24, .heads = 4});
+    mixer->to(torch::kFloat64);
+    return mixer;
+  };
+  const torch::NoGradGuard no_grad;
+  for (const int64_t time : {31, 127, 128, 200}) {
+    const Tensor x = torch::randn({2, time, 24}, torch::kFloat64);
+    Context context;
+    const Tensor blocks = on("dense")->forward(x, context);
+    EXPECT_TRUE(torch::allclose(blocks, on("window(1000)")->forward(x, context), 1e-12, 1e-12))
+        << time;
+  }
+}
+
 // The mixer by its definition: Y = (I - B)^{-1} A V, dense and in float64.
 class DefinitionTest : public testing::TestWithParam<std::string> {};
 

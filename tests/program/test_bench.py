@@ -197,7 +197,7 @@ def test_training_tells_where_a_step_goes():
         assert set(training["phases"]) == {"data", "forward", "backward", "clip", "optimizer"}
         for phase in training["phases"].values():
             assert sum(phase["operators"].values()) == pytest.approx(phase["seconds"])
-    for row, operator in ((1, "dense_recurrence"), (2, "glr_attention")):
+    for row, operator in ((1, "glr_attention"), (2, "glr_attention")):
         inside = report["training"][row]["phases"]["forward"]["operators"]
         assert any(name in inside for name in (f"hopmix::{operator}", f"hopmix::_{operator}"))
 

@@ -9,7 +9,7 @@ const std::vector<std::string> kCoefficients = {"shared", "independent", "normal
                                                 "normalized_read"};
 
 // From here on the dense recurrence is quicker by blocks of matrix products than read by read.
-constexpr int64_t kWorthBlocks = 32;
+constexpr int64_t kWorthBlocks = 128;
 
 // [B,1,H] -> [B,H,1], to weigh the vectors or logits of a head.
 Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
