@@ -50,6 +50,9 @@ class Rng {
     return static_cast<int64_t>(drawn % range);
   }
 
+  /// Uniform over the multiples of 2^-53 in [0, 1).
+  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
   /// Every order equally likely (Fisher and Yates).
   void shuffle(std::vector<int64_t>& items) {
     for (std::size_t i = items.size(); i > 1; --i) {

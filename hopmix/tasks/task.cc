@@ -2,6 +2,12 @@
 
 #include "hopmix/base/nearest.h"
 #include "hopmix/tasks/copy.h"
+#include "hopmix/tasks/entity_tracking.h"
+#include "hopmix/tasks/induction.h"
+#include "hopmix/tasks/mad_memory.h"
+#include "hopmix/tasks/mad_recall.h"
+#include "hopmix/tasks/mqar.h"
+#include "hopmix/tasks/permutation.h"
 #include "hopmix/tasks/recall.h"
 
 namespace hopmix::tasks {
@@ -13,6 +19,16 @@ std::vector<TaskEntry> entries() {
       copy_entry(),
       associative_recall_entry(),
       multi_hop_recall_entry(),
+      mqar_entry(),
+      in_context_recall_entry(),
+      fuzzy_recall_entry(),
+      noisy_recall_entry(),
+      selective_copying_entry(),
+      compression_entry(),
+      memorization_entry(),
+      permutation_entry(),
+      induction_entry(),
+      entity_tracking_entry(),
   };
 }
 

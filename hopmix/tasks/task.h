@@ -30,7 +30,7 @@ struct Batch {
 struct Task {
   std::string name;
   int64_t vocabulary;  // tokens are 0..vocabulary-1
-  int64_t length;      // T
+  int64_t length;      // T; the longest of a task that mixes lengths, each batch of one
   std::string
       slice_name;  // what Batch::slices counts, such as "depth"; "" for a task without slices
   double chance;   // accuracy, in percent, of a uniform guess among the values
