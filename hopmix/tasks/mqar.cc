@@ -61,8 +61,13 @@ void check_size(const MqarSize& size, int64_t vocabulary, const std::string& whe
   check_range(where + "weight", size.weight, 1, kMaxLength);
 }
 
-// The number that `text` starts with, after which `text` starts; -1 if it starts with none.
+void skip_spaces(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+}
+
+// The number that `text` starts with, which is taken off; -1 if it starts with none.
 int64_t take_number(std::string_view& text) {
+  skip_spaces(text);
   int64_t value = -1;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
   if (read.ec != std::errc()) return -1;
@@ -71,6 +76,7 @@ int64_t take_number(std::string_view& text) {
 }
 
 bool take(std::string_view& text, char expected) {
+  skip_spaces(text);
   if (!text.starts_with(expected)) return false;
   text.remove_prefix(1);
   return true;
@@ -80,10 +86,7 @@ bool take(std::string_view& text, char expected) {
 
 std::vector<MqarSize> parse_mqar_sizes(const std::string& text, const std::string& name) {
   std::vector<MqarSize> sizes;
-  std::string compact;
-  std::copy_if(text.begin(), text.end(), std::back_inserter(compact),
-               [](char c) { return c != ' '; });
-  std::string_view rest = compact;
+  std::string_view rest = text;
   bool more = true;
   while (more) {
     MqarSize size;

@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "hopmix/tasks/testing.h"
+
 namespace hopmix::tasks {
 namespace {
 
@@ -115,17 +117,6 @@ TEST(Chains, ObeyTheRules) {
       }
     }
   }
-}
-
-// Pearson's statistic of `counts` against equal shares, within five standard deviations of its
-// mean.
-void expect_uniform(const std::vector<double>& counts) {
-  double total = 0, sum = 0;
-  for (const double count : counts) total += count;
-  const double expected = total / static_cast<double>(counts.size());
-  for (const double count : counts) sum += (count - expected) * (count - expected) / expected;
-  const double freedom = static_cast<double>(counts.size()) - 1;
-  EXPECT_LT(sum, freedom + 5 * std::sqrt(2 * freedom));
 }
 
 TEST(Chains, InterleavingsAreUniform) {

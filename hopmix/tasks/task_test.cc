@@ -8,6 +8,12 @@
 
 #include "hopmix/base/testing.h"
 #include "hopmix/tasks/copy.h"
+#include "hopmix/tasks/entity_tracking.h"
+#include "hopmix/tasks/induction.h"
+#include "hopmix/tasks/mad_memory.h"
+#include "hopmix/tasks/mad_recall.h"
+#include "hopmix/tasks/mqar.h"
+#include "hopmix/tasks/permutation.h"
 #include "hopmix/tasks/recall.h"
 #include "hopmix/tasks/rng.h"
 #include "hopmix/tasks/rows.h"
@@ -36,6 +42,22 @@ std::vector<Task> examples() {
   result.push_back(chains_task("hops", {.chains = 1, .hops = 63, .values = 2, .queries = 64}));
   result.push_back(
       chains_task("hops", {.chains = 8, .hops = 2, .values = 4, .queries = 8, .balanced = true}));
+  result.push_back(mqar_task({.vocabulary = 8, .sizes = {{12, 3}}}));
+  result.push_back(mqar_task({.sizes = {{1024, 256}}, .random_non_queries = false}));
+  result.push_back(in_context_recall_task("recall", {.vocabulary = 4, .length = 4}));
+  result.push_back(in_context_recall_task(
+      "recall", {.vocabulary = 9, .length = 66, .noise_vocabulary = 4, .noise = 0.9}));
+  result.push_back(fuzzy_recall_task({.length = 11}));
+  result.push_back(fuzzy_recall_task({.vocabulary = 40, .length = 1000, .vary_keys = false}));
+  result.push_back(selective_copying_task({.length = 65, .m = 32}));
+  result.push_back(compression_task({.vocabulary = 3, .m = 100}));
+  result.push_back(memorization_task({.vocabulary = 8, .length = 100, .map_seed = 9}));
+  result.push_back(permutation_task({.group = "S3", .tokens = "swaps", .length = 65}));
+  result.push_back(permutation_task({.group = "A5", .length = 1}));
+  result.push_back(induction_task({.vocabulary = 8, .length = 8, .form = "bigram"}));
+  result.push_back(induction_task({.vocabulary = 64, .length = 1000}));
+  result.push_back(
+      entity_tracking_task({.boxes = 2, .max_items = 1, .operations = 30, .queries = 1}));
   return result;
 }
 
@@ -122,12 +144,14 @@ TEST(Task, UniformGuessesScoreChance) {
     const Batch batch = task.sample(500, 8);
     const at::Tensor targets = batch.targets.masked_select(batch.targets.ne(kNoTarget));
     const int64_t values = std::llround(100 / task.chance);
-    EXPECT_LT(targets.max().item<int64_t>(), values) << task.name;
+    // Values are tokens in a row.
+    const int64_t least = targets.min().item<int64_t>();
+    EXPECT_LT(targets.max().item<int64_t>(), least + values) << task.name;
     Rng guesser(77);
     int64_t right = 0;
     const int64_t asked = targets.numel();
     for (int64_t i = 0; i < asked; ++i) {
-      right += guesser.below(values) == targets.const_data_ptr<int64_t>()[i];
+      right += least + guesser.below(values) == targets.const_data_ptr<int64_t>()[i];
     }
     const double p = task.chance / 100;
     EXPECT_NEAR(100.0 * static_cast<double>(right) / static_cast<double>(asked), task.chance,
@@ -157,7 +181,11 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
     config::Table defaults(bare);
     EXPECT_TRUE(same(make_task(resolved).sample(3, 5), make_task(defaults).sample(3, 5)));
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"copy", "associative_recall", "multi_hop_recall"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"copy", "associative_recall", "multi_hop_recall", "mqar",
+                                      "in_context_recall", "fuzzy_recall", "noisy_recall",
+                                      "selective_copying", "compression", "memorization",
+                                      "permutation", "induction", "entity_tracking"}));
 }
 
 TEST(Registry, ReadsEveryKey) {
@@ -177,6 +205,50 @@ TEST(Registry, ReadsEveryKey) {
   EXPECT_TRUE(same(hops.sample(4, 1),
                    chains_task("hops", {.chains = 8, .hops = 2, .balanced = true}).sample(4, 1)));
   EXPECT_FALSE(same(hops.sample(4, 1), chains_task("hops", {.chains = 8, .hops = 2}).sample(4, 1)));
+
+  const std::vector<std::pair<std::string, Task>> table = {
+      {"name = 'mqar'\nvocabulary = 64\nsizes = '64:4*2, 32:8'\npower_a = 0.5\n"
+       "random_non_queries = false",
+       mqar_task({.vocabulary = 64,
+                  .sizes = {{64, 4, 2}, {32, 8}},
+                  .power_a = 0.5,
+                  .random_non_queries = false})},
+      {"name = 'in_context_recall'\nvocabulary = 20\nlength = 64",
+       in_context_recall_task("in_context_recall", {.vocabulary = 20, .length = 64})},
+      {"name = 'noisy_recall'\nvocabulary = 20\nlength = 64\nnoise_vocabulary = 6\nnoise = 0.4",
+       in_context_recall_task(
+           "noisy_recall", {.vocabulary = 20, .length = 64, .noise_vocabulary = 6, .noise = 0.4})},
+      {"name = 'fuzzy_recall'\nvocabulary = 20\nlength = 63\nkey_motif = 2\nvalue_motif = 4\n"
+       "vary_keys = false",
+       fuzzy_recall_task(
+           {.vocabulary = 20, .length = 63, .key_motif = 2, .value_motif = 4, .vary_keys = false})},
+      {"name = 'selective_copying'\nvocabulary = 8\nlength = 64\nm = 5",
+       selective_copying_task({.vocabulary = 8, .length = 64, .m = 5})},
+      {"name = 'compression'\nvocabulary = 8\nm = 5", compression_task({.vocabulary = 8, .m = 5})},
+      {"name = 'memorization'\nvocabulary = 64\nlength = 16\nmap_seed = 3",
+       memorization_task({.vocabulary = 64, .length = 16, .map_seed = 3})},
+      {"name = 'permutation'\ngroup = 'S4'\ntokens = 'swaps'\nlength = 9",
+       permutation_task({.group = "S4", .tokens = "swaps", .length = 9})},
+      {"name = 'induction'\nvocabulary = 9\nlength = 33\nform = 'bigram'",
+       induction_task({.vocabulary = 9, .length = 33, .form = "bigram"})},
+      {"name = 'entity_tracking'\nboxes = 4\nobjects = 9\nmax_items = 2\noperations = 6\n"
+       "queries = 3\nmove_contents = false",
+       entity_tracking_task({.boxes = 4,
+                             .objects = 9,
+                             .max_items = 2,
+                             .operations = 6,
+                             .queries = 3,
+                             .move_contents = false})},
+  };
+  for (const auto& [text, task] : table) {
+    const Task read = task_of("[task]\n" + text);
+    EXPECT_EQ(read.name, task.name);
+    EXPECT_EQ(read.length, task.length);
+    EXPECT_EQ(read.vocabulary, task.vocabulary);
+    for (const uint64_t seed : {1, 2, 3}) {
+      EXPECT_TRUE(same(read.sample(4, seed), task.sample(4, seed))) << text;
+    }
+  }
 }
 
 TEST(Registry, Defaults) {
@@ -188,6 +260,15 @@ TEST(Registry, Defaults) {
   EXPECT_EQ(made[2].length, 2 * (24 + 8));
   EXPECT_EQ(made[2].vocabulary, 4 + 1 + 24);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(made[static_cast<size_t>(i)].chance, 25.0);
+  // As published: zoology's vocabulary, and MAD's lengths and vocabularies (compression reads on
+  // after its token, for as many tokens again).
+  const std::vector<std::pair<int64_t, int64_t>> published = {{64, 8192}, {128, 16}, {128, 16},
+                                                              {128, 32},  {256, 16}, {62, 16},
+                                                              {32, 256},  {32, 120}, {256, 16}};
+  for (size_t i = 0; i < published.size(); ++i) {
+    EXPECT_EQ(made[3 + i].length, published[i].first) << made[3 + i].name;
+    EXPECT_EQ(made[3 + i].vocabulary, published[i].second) << made[3 + i].name;
+  }
 }
 
 TEST(Registry, Errors) {
@@ -217,6 +298,58 @@ TEST(Registry, Errors) {
       {"name = 'multi_hop_recall'\nbalanced = true",
        "task.chains = 6: must be a multiple of values = 4 when balanced"},
       {"name = 'multi_hop_recall'\nbalanced = 1", "task.balanced = 1: must be true or false"},
+      {"name = 'mqar'\nsizes = '63:4'", "task.sizes: length = 63: must be even"},
+      {"name = 'mqar'\nsizes = '64:17'",
+       "task.sizes: pairs = 17: must be from 1 to 16, a quarter of the length and fewer than "
+       "vocabulary / 2"},
+      {"name = 'mqar'\nvocabulary = 8\nsizes = '64:4'",
+       "task.sizes: pairs = 4: must be from 1 to 3, a quarter of the length and fewer than "
+       "vocabulary / 2"},
+      {"name = 'mqar'\nsizes = '64:4*0'", "task.sizes: weight = 0: must be from 1 to 16777216"},
+      {"name = 'mqar'\nsizes = '64x4'",
+       "task.sizes = '64x4': must read length:pairs, or several with weights such as 64:4*5, "
+       "128:8"},
+      {"name = 'mqar'\nvocabulary = 9", "task.vocabulary = 9: must be even"},
+      {"name = 'mqar'\npower_a = 0.0", "task.power_a = 0: must be above 0 and finite"},
+      {"name = 'mqar'\npower_a = nan", "task.power_a = nan: must be above 0 and finite"},
+      {"name = 'mqar'\nlength = 64",
+       "unknown key 'task.length'; known: name, vocabulary, sizes, power_a, random_non_queries"},
+      {"name = 'in_context_recall'\nlength = 127", "task.length = 127: must be even"},
+      {"name = 'in_context_recall'\nvocabulary = 3",
+       "task.vocabulary = 3: must be from 4 to 16777216"},
+      {"name = 'noisy_recall'\nvocabulary = 19",
+       "task.vocabulary = 19: must be from 20 to 16777216, four beside the noise"},
+      {"name = 'noisy_recall'\nnoise = 1.0", "task.noise = 1: must be from 0 to below 1"},
+      {"name = 'noisy_recall'\nnoise = nan", "task.noise = nan: must be from 0 to below 1"},
+      {"name = 'noisy_recall'\nnoise_vocabulary = 0",
+       "task.noise_vocabulary = 0: must be from 1 to 16777216"},
+      {"name = 'fuzzy_recall'\nlength = 10",
+       "task.length = 10: must be from 11 to 16777216: one pair twice"},
+      {"name = 'fuzzy_recall'\nkey_motif = 8",
+       "task.key_motif = 8: must be from 1 to 7, the number of key tokens"},
+      {"name = 'fuzzy_recall'\nvalue_motif = 9",
+       "task.value_motif = 9: must be from 1 to 8, the number of value tokens"},
+      {"name = 'selective_copying'\nlength = 32",
+       "task.length = 32: must be from 33 to 16777216, from 2 m + 1"},
+      {"name = 'compression'\nm = 0", "task.m = 0: must be from 1 to 8388608"},
+      {"name = 'memorization'\nvocabulary = 4", "task.vocabulary = 4: must be from 5 to 16777216"},
+      {"name = 'memorization'\nmap_seed = -1",
+       "task.map_seed = -1: must be from 0 to 9223372036854775807"},
+      {"name = 'permutation'\ngroup = 'S6'",
+       "task.group = 'S6': must be a known one; did you mean 'S3'?"},
+      {"name = 'permutation'\ngroup = 'A5'\ntokens = 'swaps'",
+       "task.tokens = 'swaps': must be 'elements' for A5, which has no swaps"},
+      {"name = 'permutation'\nlength = 0", "task.length = 0: must be from 1 to 16777216"},
+      {"name = 'induction'\nform = 'bigrams'",
+       "task.form = 'bigrams': must be a known one; did you mean 'bigram'?"},
+      {"name = 'induction'\nlength = 2", "task.length = 2: must be from 3 to 16777216"},
+      {"name = 'induction'\nlength = 15\nform = 'bigram'",
+       "task.length = 15: must be from 16 to 16777216: from the vocabulary on, some symbol is seen "
+       "twice"},
+      {"name = 'entity_tracking'\nobjects = 20",
+       "task.objects = 20: must be from 21 to 16777216, from boxes times max_items"},
+      {"name = 'entity_tracking'\nqueries = 8",
+       "task.queries = 8: must be from 1 to 7, the number of boxes"},
   };
   for (const auto& [text, message] : table) {
     EXPECT_EQ(error_of([&] { task_of("[task]\n" + text); }), message) << text;
