@@ -146,6 +146,37 @@ def test_eval_with_other_settings():
     )
 
 
+PERMUTATION = TINY.replace('"copy"\nm = 6', '"permutation"\ngroup = "S3"\nlength = 8')
+
+
+def test_eval_at_other_lengths():
+    Path("order.toml").write_text(PERMUTATION.replace("width = 16", 'width = 16\npositions = "none"'))
+    train("run", config="order.toml")
+    longer = json.loads(succeed("eval", "run", "--json", "--set", "task.length=32"))
+    assert longer["asked"] == 2 * 8 * 32
+    assert set(longer["slices"]) == {f"factors {n}" for n in (1, 2, 4, 8, 16, 32)}
+
+    # The table of positions keeps the length of training.
+    Path("order.toml").write_text(PERMUTATION)
+    train("learned", config="order.toml")
+    succeed("eval", "learned", "--set", "task.length=4")
+    assert refuse("eval", "learned", "--set", "task.length=16") == (
+        "position 15: the model's table of learned positions holds 8 (model.max_length); "
+        'use positions = "rope" or "none" for longer sequences'
+    )
+
+
+def test_eval_of_a_mix_of_sizes():
+    """A batch has one size; a run on a few evaluates on others."""
+    mqar = TINY.replace('"copy"\nm = 6', '"mqar"\nvocabulary = 64\nsizes = "16:4*2, 32:8"')
+    Path("mqar.toml").write_text(mqar.replace("width = 16", 'width = 16\npositions = "none"'))
+    written = json.loads(train("run", "--json", "--set", "train.eval_batches=16", config="mqar.toml"))
+    assert set(written["slices"]) == {"pairs 4", "pairs 8"}
+    other = json.loads(succeed("eval", "run", "--json", "--set", "task.sizes=64:16"))
+    assert set(other["slices"]) == {"pairs 16"}
+    assert other["asked"] == 16 * 8 * 16
+
+
 # Of TINY: 5 tokens, 12 positions, width 16, 4 heads, an MLP of 2 x 16; with token shift a layer reads 2 x 16.
 SHAPES = {
     "embedding": (5, 16),
