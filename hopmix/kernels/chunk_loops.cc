@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "hopmix/kernels/chunk_loops.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include "hopmix/kernels/exp-inl.h"
 #include "hopmix/kernels/row_ops-inl.h"
 #include "hwy/highway.h"
 
@@ -110,7 +111,7 @@ void decays(const A* high, const A* low, int64_t n, bool transposed, A* m) {
     // The rounding of b cancels: high parts that are near have an exact difference.
     const auto x = transposed ? hn::Add(hn::Sub(columns, rows), hn::Sub(columns_low, rows_low))
                               : hn::Add(hn::Sub(rows, columns), hn::Sub(rows_low, columns_low));
-    store_visible<A>(any_power<A>(x), n, transposed, i, j, m);
+    store_visible<A>(exp_of(x), n, transposed, i, j, m);
   });
 }
 

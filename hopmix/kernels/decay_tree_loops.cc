@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "hopmix/kernels/decay_tree_loops.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include "hopmix/kernels/exp-inl.h"
 #include "hopmix/kernels/row_ops-inl.h"
 #include "hwy/highway.h"
 
@@ -18,7 +19,7 @@ template <typename A>
 void powers(const A* x, int64_t size, A* y) {
   const Tag<A> d;
   for (int64_t c = 0; c < size; c += static_cast<int64_t>(hn::Lanes(d))) {
-    hn::StoreU(any_power<A>(hn::LoadU(d, x + c)), d, y + c);
+    hn::StoreU(exp_of(hn::LoadU(d, x + c)), d, y + c);
   }
 }
 
@@ -128,10 +129,10 @@ void behind(int64_t n, int64_t width, const A* g, const A* k, A* decayed, A* all
   for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
     auto sum = hn::Zero(d);
     for (int64_t i = (n - 1) * width + c; i >= 0; i -= width) {
-      hn::StoreU(hn::Mul(any_power<A>(sum), hn::LoadU(d, k + i)), d, decayed + i);
+      hn::StoreU(hn::Mul(exp_of(sum), hn::LoadU(d, k + i)), d, decayed + i);
       sum = hn::Add(sum, hn::LoadU(d, g + i));
     }
-    hn::StoreU(any_power<A>(sum), d, all + c);
+    hn::StoreU(exp_of(sum), d, all + c);
   }
 }
 

@@ -202,13 +202,6 @@ HWY_INLINE Vec<A> exponential(Vec<A> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<A>(), x));
 }
 
-/// The same for any x: hn::Exp is not defined far above where it becomes infinite.
-template <typename A>
-HWY_INLINE Vec<A> any_power(Vec<A> x) {
-  const auto most = hn::Set(Tag<A>(), sizeof(A) == 4 ? A{100} : A{740});
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<A>(), hn::Min(x, most)));
-}
-
 /// base[slots[r]] for the lanes at r; every one of `slots` must be an index of base.
 HWY_INLINE Vec<float> gather_slots(const float* HWY_RESTRICT base,
                                    const int32_t* HWY_RESTRICT slots) {
