@@ -194,35 +194,27 @@ HWY_EXPORT(chunk_float);
 HWY_EXPORT(chunk_double);
 
 template <>
-const TileLoops<float>& tile_loops() {
-  static const TileLoops<float> chosen = HWY_DYNAMIC_DISPATCH(tile_float)();
-  return chosen;
+TileLoops<float> tile_loops() {
+  return HWY_DYNAMIC_DISPATCH(tile_float)();
 }
 template <>
-const TileLoops<double>& tile_loops() {
-  static const TileLoops<double> chosen = HWY_DYNAMIC_DISPATCH(tile_double)();
-  return chosen;
+TileLoops<double> tile_loops() {
+  return HWY_DYNAMIC_DISPATCH(tile_double)();
 }
 template <>
-const TileLoops<Bfloat16>& tile_loops() {
-  static const TileLoops<Bfloat16> chosen = HWY_DYNAMIC_DISPATCH(tile_bfloat16)();
-  return chosen;
+TileLoops<Bfloat16> tile_loops() {
+  return HWY_DYNAMIC_DISPATCH(tile_bfloat16)();
 }
 
-const RoundingLoops& rounding_loops() {
-  static const RoundingLoops chosen = HWY_DYNAMIC_DISPATCH(rounding_table)();
-  return chosen;
-}
+RoundingLoops rounding_loops() { return HWY_DYNAMIC_DISPATCH(rounding_table)(); }
 
 template <>
-const ChunkLoops<float>& chunk_loops() {
-  static const ChunkLoops<float> chosen = HWY_DYNAMIC_DISPATCH(chunk_float)();
-  return chosen;
+ChunkLoops<float> chunk_loops() {
+  return HWY_DYNAMIC_DISPATCH(chunk_float)();
 }
 template <>
-const ChunkLoops<double>& chunk_loops() {
-  static const ChunkLoops<double> chosen = HWY_DYNAMIC_DISPATCH(chunk_double)();
-  return chosen;
+ChunkLoops<double> chunk_loops() {
+  return HWY_DYNAMIC_DISPATCH(chunk_double)();
 }
 
 }  // namespace hopmix::kernels

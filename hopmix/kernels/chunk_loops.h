@@ -23,7 +23,7 @@ struct TileLoops {
 };
 
 template <typename T>
-const TileLoops<T>& tile_loops();
+TileLoops<T> tile_loops();
 
 /// Operands of bfloat16 products from float tiles of `size` entries or [rows, width].
 struct RoundingLoops {
@@ -32,7 +32,7 @@ struct RoundingLoops {
   void (*right)(const float* x, int64_t rows, int64_t width, Bfloat16* out);
 };
 
-const RoundingLoops& rounding_loops();
+RoundingLoops rounding_loops();
 
 /// `n` tokens. A matrix [n, n] has queries as rows and keys as columns; if `transposed` the
 /// reverse. A query sees the keys up to its own place.
@@ -56,6 +56,6 @@ struct ChunkLoops {
 };
 
 template <typename A>
-const ChunkLoops<A>& chunk_loops();
+ChunkLoops<A> chunk_loops();
 
 }  // namespace hopmix::kernels

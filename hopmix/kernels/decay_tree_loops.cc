@@ -155,14 +155,12 @@ HWY_EXPORT(loops_float);
 HWY_EXPORT(loops_double);
 
 template <>
-const DecayTreeLoops<float>& decay_tree_loops() {
-  static const DecayTreeLoops<float> chosen = HWY_DYNAMIC_DISPATCH(loops_float)();
-  return chosen;
+DecayTreeLoops<float> decay_tree_loops() {
+  return HWY_DYNAMIC_DISPATCH(loops_float)();
 }
 template <>
-const DecayTreeLoops<double>& decay_tree_loops() {
-  static const DecayTreeLoops<double> chosen = HWY_DYNAMIC_DISPATCH(loops_double)();
-  return chosen;
+DecayTreeLoops<double> decay_tree_loops() {
+  return HWY_DYNAMIC_DISPATCH(loops_double)();
 }
 
 }  // namespace hopmix::kernels

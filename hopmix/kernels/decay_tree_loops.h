@@ -33,6 +33,6 @@ struct DecayTreeLoops {
 };
 
 template <typename A>
-const DecayTreeLoops<A>& decay_tree_loops();
+DecayTreeLoops<A> decay_tree_loops();
 
 }  // namespace hopmix::kernels

@@ -214,8 +214,8 @@ class ChannelDecay {
       spare_q_, spare_k_, e_, e2_;
   kernels::Buffer<O> level_;
   Operand<O, A> weights_, d_weights_, d_weights_transposed_, left_, right_;
-  const kernels::ChunkLoops<A>& loops_ = kernels::chunk_loops<A>();
-  const kernels::DecayTreeLoops<A>& tree_ = kernels::decay_tree_loops<A>();
+  const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
+  const kernels::DecayTreeLoops<A> tree_ = kernels::decay_tree_loops<A>();
 };
 
 }  // namespace hopmix::ops

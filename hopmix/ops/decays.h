@@ -157,7 +157,7 @@ class HeadDecay {
   Numbers high_, low_, start_, end_;
   kernels::Buffer<A> a_, d_a_, decays_, decayed_q_, decayed_k_, spare_q_, spare_k_;
   Operand<O, A> weights_, left_, right_;
-  const kernels::ChunkLoops<A>& loops_ = kernels::chunk_loops<A>();
+  const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
 };
 
 }  // namespace hopmix::ops
