@@ -45,6 +45,15 @@ const std::vector<Case>& cases() {
       {"block-chacal-one", "block_chacal", "block=1\ngamma=0.5"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
+      {"linear-attention", "linear_attention", ""},
+      {"linear-attention-normalizer", "linear_attention",
+       "normalizer=true\ntoken_shift=false\nheads=2"},
+      {"linear-attention-relu", "linear_attention", "feature_map='relu'"},
+      {"linear-attention-softmax", "linear_attention", "feature_map='softmax'"},
+      {"gla", "gla", ""},
+      {"gla-published", "gla", "conv=0\nheads=2\nexpand_v=2.0"},
+      {"mamba2", "mamba2", ""},
+      {"mamba2-small", "mamba2", "expand=1\nhead_width=4\nstate=5\nconv=2"},
   };
   return all;
 }

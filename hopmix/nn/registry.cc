@@ -5,7 +5,10 @@
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
+#include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
+#include "hopmix/nn/mixers/linear_attention.h"
+#include "hopmix/nn/mixers/mamba2.h"
 
 namespace hopmix::nn {
 
@@ -13,7 +16,8 @@ const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
       attention_entry(),    local_attention_entry(),         sparse_attention_entry(),
       glr_entry(),          gated_linear_recurrence_entry(), chacal_entry(),
-      block_chacal_entry(),
+      block_chacal_entry(), linear_attention_entry(),        gla_entry(),
+      mamba2_entry(),
   };
   return entries;
 }
