@@ -135,11 +135,11 @@ std::tuple<Tensor, Tensor> selective_scan(const Tensor& u, const Tensor& delta, 
                                           const std::optional<Tensor>& cu_seqlens = {});
 
 /// linear_recurrence whose memory is cut at block edges, two blocks back: y_t is the recurrence
-/// begun with 0 at the start of the block before token t's, blocks of `block` tokens counted from
-/// the sequence's first. a, x [B,T,E] -> (y [B,T,E], state [B,2,E]). The state is (y of the last
-/// token, y of it begun at the start of its own block); a call that goes on from it must begin at
-/// position `start`, the number of tokens behind the state. With cu_seqlens states are [N,2,E], and
-/// `start` holds for every sequence.
+/// begun with 0 at the start of the block before that of token t. Position p lies in block p /
+/// `block`; a sequence's first token has position `start`. a, x [B,T,E] -> (y [B,T,E], state
+/// [B,2,E]). The state is y of the last token, and y of it begun at the start of its own block; who
+/// goes on from it passes the number of tokens behind it as `start`. With cu_seqlens states are
+/// [N,2,E], and `start` is that of every sequence.
 std::tuple<Tensor, Tensor> sliding_window_recurrence(
     const Tensor& a, const Tensor& x, int64_t block,
     const std::optional<Tensor>& initial_state = {}, int64_t start = 0,

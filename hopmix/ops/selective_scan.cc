@@ -180,8 +180,9 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
   static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
     const std::vector<Tensor> s = ctx->get_saved_variables();
     Needs needs = {};
+    size_t given = 0;  // autograd counts the tensors there are
     for (size_t i = 0; i < needs.size(); ++i) {
-      needs[i] = s[i + 1].defined() && ctx->needs_input_grad(i);
+      if (s[i + 1].defined()) needs[i] = ctx->needs_input_grad(given++);
     }
     std::vector<Tensor> out = c10::Dispatcher::singleton()
                                   .findSchemaOrThrow("hopmix::selective_scan_backward", "")
