@@ -4,16 +4,28 @@
 #include "hopmix/nn/mixers/attention.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
+#include "hopmix/nn/mixers/diagonal_ssm.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/glr.h"
+#include "hopmix/nn/mixers/griffin.h"
+#include "hopmix/nn/mixers/mamba.h"
+#include "hopmix/nn/mixers/sliding_window_recurrence.h"
 
 namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(),    local_attention_entry(),         sparse_attention_entry(),
-      glr_entry(),          gated_linear_recurrence_entry(), chacal_entry(),
+      attention_entry(),
+      local_attention_entry(),
+      sparse_attention_entry(),
+      glr_entry(),
+      gated_linear_recurrence_entry(),
+      chacal_entry(),
       block_chacal_entry(),
+      mamba_entry(),
+      griffin_entry(),
+      diagonal_ssm_entry(),
+      sliding_window_recurrence_entry(),
   };
   return entries;
 }
