@@ -89,6 +89,49 @@ Problem linear_recurrence(const Shape& s, const Case&) {
           }};
 }
 
+// Mamba's sizes: 16 numbers a channel, steps of 0.001 to 0.1.
+std::vector<Tensor> scan_inputs(const Shape& s) {
+  constexpr int64_t kStates = 16;
+  const int64_t width = s.heads * s.width;
+  const std::vector<int64_t> size = {s.batch, s.length, width}, map = {s.batch, s.length, kStates};
+  return {at::randn(size), at::rand(size) * 0.1 + 0.001,
+          at::arange(1, kStates + 1, at::kFloat).neg().repeat({width, 1}), at::randn(map),
+          at::randn(map)};
+}
+
+Problem selective_scan(const Shape& s, const Case&) {
+  return {scan_inputs(s), [s](Inputs x) {
+            // Parameters are float32 beside bfloat16 inputs.
+            const Tensor a = x[0].scalar_type() == at::kBFloat16 ? x[2].to(at::kFloat) : x[2];
+            const auto y = std::get<0>(ops::selective_scan(x[0], x[1], a, x[3], x[4]));
+            return y.unflatten(2, {s.heads, s.width});
+          }};
+}
+
+Problem selective_scan_steps(const Shape& s, const Case&) {
+  return {scan_inputs(s), [s](Inputs x) {
+            const Tensor y = selective_scan_by_steps(x[0], x[1], x[2], x[3], x[4]);
+            return y.unflatten(2, {s.heads, s.width});
+          }};
+}
+
+Problem sliding_window_recurrence(const Shape& s, const Case&) {
+  const std::vector<int64_t> size = {s.batch, s.length, s.heads * s.width};
+  return {{at::rand(size), at::randn(size)}, [s](Inputs x) {
+            const auto y = std::get<0>(ops::sliding_window_recurrence(x[0], x[1], /*block=*/16));
+            return y.unflatten(2, {s.heads, s.width});
+          }};
+}
+
+Problem short_convolution(const Shape& s, const Case&) {
+  const int64_t width = s.heads * s.width;
+  return {{at::randn({s.batch, s.length, width}), at::randn({width, 4}), at::randn({width})},
+          [s](Inputs x) {
+            const Tensor y = ops::short_convolution(x[0], x[1], x[2], /*silu=*/true);
+            return y.unflatten(2, {s.heads, s.width});
+          }};
+}
+
 Problem glr_softmax(const Shape& s, const Case& which) {
   return {qkv_gates(s, 3), [rows = Rows(which, s.length)](Inputs x) {
             return ops::glr_softmax(x[0], x[1], x[2], x[3], x[4], x[5], rows.arg());
@@ -219,7 +262,16 @@ std::vector<Group> groups() {
       {"linear_attention", "S_t = S_{t-1} + k_t v_t^T, o_t = q_t S_t, by chunks", linear_attention},
       {"ssd", "the same with a decay a head", ssd},
       {"gla", "the same with a decay a channel", gla},
+      {"selective_scan", "the recurrence of Mamba, 16 numbers a channel", selective_scan},
+      {"sliding_window_recurrence", "linear_recurrence cut two blocks of 16 back",
+       sliding_window_recurrence},
+      {"short_convolution", "depthwise convolution over 4 tokens, with SiLU", short_convolution},
       {"rms_norm", "root-mean-square normalization", rms_norm},
+      {"selective_scan_steps",
+       "selective_scan token by token in PyTorch",
+       selective_scan_steps,
+       {""},
+       {.by_default = false}},
       {kAttention,
        "causal scaled_dot_product_attention of PyTorch",
        sdpa,

@@ -61,4 +61,25 @@ Tensor dense_solve(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return (UnitSolve::apply(b, right.to(solved)) - own).to(dtype);
 }
 
+Tensor selective_scan_by_steps(const Tensor& u, const Tensor& delta, const Tensor& A,
+                               const Tensor& B, const Tensor& C) {
+  constexpr int64_t kTokens = 64;
+  Tensor h = at::zeros({u.size(0), A.size(0), A.size(1)}, u.options());
+  std::vector<Tensor> outputs;
+  for (int64_t begin = 0; begin < u.size(1); begin += kTokens) {
+    const auto part = [&](const Tensor& x) { return x.slice(1, begin, begin + kTokens); };
+    const Tensor step = part(delta).unsqueeze(3);
+    const std::vector<Tensor> decays = at::exp(step * A).unbind(1);
+    const std::vector<Tensor> inputs =
+        (step * part(u).unsqueeze(3) * part(B).unsqueeze(2)).unbind(1);
+    std::vector<Tensor> states;
+    for (size_t t = 0; t < decays.size(); ++t) {
+      h = at::addcmul(inputs[t], decays[t], h);
+      states.push_back(h);
+    }
+    outputs.push_back(at::einsum("bten,btn->bte", {at::stack(states, 1), part(C)}));
+  }
+  return outputs.empty() ? u : at::cat(outputs, 1);
+}
+
 }  // namespace hopmix::bench

@@ -25,4 +25,10 @@ struct DenseSolveMask {
 Tensor dense_solve(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
                    const Tensor& d, const Tensor& d_self, const DenseSolveMask& mask);
 
+/// selective_scan in PyTorch's operators: tokens one after another, their decays and inputs
+/// computed 64 tokens at a time. Of such forms (a plain loop, all decays at once, sums over pairs
+/// of a chunk) the quickest. Arguments are those of ops::selective_scan; of one type.
+Tensor selective_scan_by_steps(const Tensor& u, const Tensor& delta, const Tensor& A,
+                               const Tensor& B, const Tensor& C);
+
 }  // namespace hopmix::bench

@@ -20,7 +20,10 @@ HWY_INLINE Vec<float> exp_of(Vec<float> x) {
   const Tag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   // 2^n e^f with |f| <= ln(2) / 2; the polynomial is e^f to 2e-8.
-  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  // Added to 1.5 2^23, a number is rounded to a whole one, which stands in its last bits.
+  const auto magic = hn::Set(d, 12582912.0f);
+  const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
+  const auto n = hn::Sub(shifted, magic);
   auto f = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);
   f = hn::NegMulAdd(n, hn::Set(d, 1.42860682e-6f), f);
   auto y = hn::Set(d, 1.3888889e-3f);
@@ -30,11 +33,11 @@ HWY_INLINE Vec<float> exp_of(Vec<float> x) {
   y = hn::MulAdd(y, f, hn::Set(d, 0.5f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  const auto power = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
   y = hn::BitCast(d, hn::Add(hn::BitCast(di, y), power));
   y = hn::IfThenElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Zero(d), y);
   const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
-  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7228f)), infinity, y);
+  return hn::IfThenElse(hn::Le(x, hn::Set(d, 88.7228f)), y, hn::Add(x, infinity));
 }
 
 HWY_INLINE Vec<double> exp_of(Vec<double> x) {

@@ -287,4 +287,65 @@ inline NormalizedGradients normalized_gradients(const Matrix& log_a, const Matri
   return {g.a, g.b, direct.x};
 }
 
+/// One sequence: u, delta [T,E], a [E,N], b, c [T,N], d [E,1], initial state [E,N].
+struct ScanInputs {
+  Matrix u, delta, a, b, c, d, initial;
+};
+
+struct ScanOutputs {
+  Matrix y;
+  std::vector<Matrix> h;  // [E,N] before the first token, then after each
+};
+
+/// h_t = exp(delta_t a) h_{t-1} + delta_t b_t u_t, y_t = c_t . h_t + d u_t.
+inline ScanOutputs selective_scan(const ScanInputs& in) {
+  ScanOutputs out{Matrix(in.u.rows, in.u.cols), {in.initial}};
+  for (int64_t t = 0; t < in.u.rows; ++t) {
+    Matrix h = out.h.back();
+    for (int64_t e = 0; e < h.rows; ++e) {
+      out.y(t, e) = in.d(e, 0) * in.u(t, e);
+      for (int64_t n = 0; n < h.cols; ++n) {
+        h(e, n) = std::exp(in.delta(t, e) * in.a(e, n)) * h(e, n) +
+                  in.delta(t, e) * in.b(t, n) * in.u(t, e);
+        out.y(t, e) += in.c(t, n) * h(e, n);
+      }
+    }
+    out.h.push_back(h);
+  }
+  return out;
+}
+
+/// The chain rule, from the last token to the first, for dLoss/dy and dLoss/d(last state).
+inline ScanInputs selective_scan_gradients(const ScanInputs& in, const Matrix& grad_y,
+                                           const Matrix& grad_state) {
+  const ScanOutputs out = selective_scan(in);
+  const int64_t width = in.a.rows, states = in.a.cols;
+  ScanInputs g{Matrix(in.u.rows, width),
+               Matrix(in.u.rows, width),
+               Matrix(width, states),
+               Matrix(in.u.rows, states),
+               Matrix(in.u.rows, states),
+               Matrix(width, 1),
+               grad_state};
+  Matrix& dh = g.initial;
+  for (int64_t t = in.u.rows - 1; t >= 0; --t) {
+    for (int64_t e = 0; e < width; ++e) {
+      const double u = in.u(t, e), delta = in.delta(t, e), dy = grad_y(t, e);
+      g.u(t, e) += dy * in.d(e, 0);
+      g.d(e, 0) += dy * u;
+      for (int64_t n = 0; n < states; ++n) {
+        const double decay = std::exp(delta * in.a(e, n)), before = out.h[t](e, n);
+        g.c(t, n) += dy * out.h[t + 1](e, n);
+        dh(e, n) += dy * in.c(t, n);
+        g.u(t, e) += dh(e, n) * delta * in.b(t, n);
+        g.b(t, n) += dh(e, n) * delta * u;
+        g.delta(t, e) += dh(e, n) * (in.a(e, n) * decay * before + in.b(t, n) * u);
+        g.a(e, n) += dh(e, n) * delta * decay * before;
+        dh(e, n) *= decay;
+      }
+    }
+  }
+  return g;
+}
+
 }  // namespace hopmix::kernels::reference

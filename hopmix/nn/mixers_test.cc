@@ -54,6 +54,14 @@ const std::vector<Case>& cases() {
       {"gla-published", "gla", "conv=0\nheads=2\nexpand_v=2.0"},
       {"mamba2", "mamba2", ""},
       {"mamba2-small", "mamba2", "expand=1\nhead_width=4\nstate=5\nconv=2"},
+      {"mamba", "mamba", ""},
+      {"mamba-sizes", "mamba", "expand=1\nstate=3\nconv=2"},
+      {"griffin", "griffin", ""},
+      {"griffin-sizes", "griffin", "recurrent_width=30\nheads=3\nconv=1"},
+      {"diagonal-ssm", "diagonal_ssm", ""},
+      {"diagonal-ssm-sizes", "diagonal_ssm", "state=3\ntoken_shift=false"},
+      {"sliding-window", "sliding_window_recurrence", ""},
+      {"sliding-window-head", "sliding_window_recurrence", "block=5\ndecay='head'"},
   };
   return all;
 }
@@ -226,6 +234,40 @@ TEST(Glr, OnDenseTheSameReadByReadAndByBlocks) {
     const Tensor blocks = on("dense")->forward(x, context);
     EXPECT_TRUE(torch::allclose(blocks, on("window(1000)")->forward(x, context), 1e-12, 1e-12))
         << time;
+  }
+}
+
+// With blocks of at least half the text nothing is cut off.
+TEST(SlidingWindowRecurrence, WithLongBlocksTheGatedRecurrence) {
+  const auto run = [](const char* name, const std::string& text) {
+    toml::table keys = config::parse(text, name);
+    torch::manual_seed(3);
+    config::Table table(keys);
+    const auto mixer = find_mixer(name).make(table, BlockDefaults{.width = 24, .heads = 4});
+    torch::manual_seed(4);
+    Context context;
+    return mixer->forward(torch::randn({2, 60, 24}), context);
+  };
+  const torch::NoGradGuard no_grad;
+  const Tensor whole = run("gated_linear_recurrence", "");
+  EXPECT_TRUE(torch::equal(run("sliding_window_recurrence", "block=60"), whole));
+  EXPECT_TRUE(torch::allclose(run("sliding_window_recurrence", "block=30"), whole));
+  EXPECT_FALSE(torch::allclose(run("sliding_window_recurrence", "block=29"), whole));
+}
+
+// Where exp(log a) rounds to 1, the slope of sqrt(1 - a^2) is still finite.
+TEST(Griffin, GradientsAreFiniteWhereNothingDecays) {
+  toml::table keys;
+  config::Table table(keys);
+  const auto mixer = find_mixer("griffin").make(table, BlockDefaults{.width = 24, .heads = 4});
+  {
+    const torch::NoGradGuard no_grad;
+    mixer->named_parameters()["lambda"].fill_(-200);
+  }
+  Context context;
+  mixer->forward(torch::randn({2, 33, 24}), context).sum().backward();
+  for (const auto& item : mixer->named_parameters()) {
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
   }
 }
 

@@ -4,20 +4,34 @@
 #include "hopmix/nn/mixers/attention.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
+#include "hopmix/nn/mixers/diagonal_ssm.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
 #include "hopmix/nn/mixers/linear_attention.h"
 #include "hopmix/nn/mixers/mamba2.h"
+#include "hopmix/nn/mixers/griffin.h"
+#include "hopmix/nn/mixers/mamba.h"
+#include "hopmix/nn/mixers/sliding_window_recurrence.h"
 
 namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(),    local_attention_entry(),         sparse_attention_entry(),
-      glr_entry(),          gated_linear_recurrence_entry(), chacal_entry(),
-      block_chacal_entry(), linear_attention_entry(),        gla_entry(),
+      attention_entry(),
+      local_attention_entry(),
+      sparse_attention_entry(),
+      glr_entry(),
+      chacal_entry(),
+      block_chacal_entry(),
+      gated_linear_recurrence_entry(),
+      sliding_window_recurrence_entry(),
+      diagonal_ssm_entry(),
+      griffin_entry(),
+      mamba_entry(),
       mamba2_entry(),
+      linear_attention_entry(),
+      gla_entry(),
   };
   return entries;
 }

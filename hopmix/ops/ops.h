@@ -146,4 +146,28 @@ Tensor short_convolution(const Tensor& x, const Tensor& weight,
                          const std::optional<Tensor>& bias = {}, bool silu = false,
                          const std::optional<Tensor>& cu_seqlens = {});
 
+/// Selective state-space recurrence (Mamba, Gu and Dao 2023, arXiv 2312.00752): for channel e and
+/// s < S, from the initial state or 0,
+///   h_t[e,s] = exp(delta_t[e] A[e,s]) h_{t-1}[e,s] + delta_t[e] B_t[s] u_t[e],
+///   y_t[e] = sum_s C_t[s] h_t[e,s] + D[e] u_t[e].
+/// u, delta [B,T,E], A [E,S], B, C [B,T,S], D [E], initial_state [B,E,S] -> (y [B,T,E], state
+/// [B,E,S]). A, D and states are float32 for float32 and bfloat16 inputs, float64 for float64. With
+/// cu_seqlens states are [N,E,S]. Memory O(T E (1 + S / 64)).
+std::tuple<Tensor, Tensor> selective_scan(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                          const Tensor& B, const Tensor& C,
+                                          const std::optional<Tensor>& D = {},
+                                          const std::optional<Tensor>& initial_state = {},
+                                          const std::optional<Tensor>& cu_seqlens = {});
+
+/// linear_recurrence whose memory is cut at block edges, two blocks back: y_t is the recurrence
+/// begun with 0 at the start of the block before that of token t. Position p lies in block p /
+/// `block`; a sequence's first token has position `start`. a, x [B,T,E] -> (y [B,T,E], state
+/// [B,2,E]). The state is y of the last token, and y of it begun at the start of its own block; who
+/// goes on from it passes the number of tokens behind it as `start`. With cu_seqlens states are
+/// [N,2,E], and `start` is that of every sequence.
+std::tuple<Tensor, Tensor> sliding_window_recurrence(
+    const Tensor& a, const Tensor& x, int64_t block,
+    const std::optional<Tensor>& initial_state = {}, int64_t start = 0,
+    const std::optional<Tensor>& cu_seqlens = {});
+
 }  // namespace hopmix::ops

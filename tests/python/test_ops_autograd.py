@@ -96,6 +96,21 @@ def operator_calls():
     yield "rms_norm", ops.rms_norm.default, (x, w, 1e-3), {}
     x, w = x.detach(), w.detach()
     yield "rms_norm_backward", ops.rms_norm_backward.default, (x, x, w, 1e-3, [True, False]), {}
+    for mark, B, N, cu in (("", 2, 2, None), ("-packed", 1, 3, bounds)):
+        a, x, s = rand(B, 9, 5), rand(B, 9, 5, seed=1), rand(N, 2, 5)
+        leaves = [t.clone().requires_grad_() for t in (a, x, s)]
+        yield "sliding_window_recurrence" + mark, ops.sliding_window_recurrence.default, (*leaves[:2], 4, leaves[2], 3, cu), {}
+        yield "sliding_window_recurrence_backward" + mark, ops.sliding_window_recurrence_backward.default, (
+            x, s, x, a, x, 4, s, 3, cu, [True, False, True],
+        ), {}  # fmt: skip
+        tensors = [a, x.abs(), -rand(5, 3).abs(), rand(B, 9, 3), rand(B, 9, 3, seed=1), rand(5), rand(N, 5, 3)]
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        yield "selective_scan" + mark, ops.selective_scan.default, (*leaves, cu), {}
+        yield "_selective_scan" + mark, ops._selective_scan.default, (*tensors, cu), {}
+        y, state, kept = ops._selective_scan(*tensors, cu)
+        yield "selective_scan_backward" + mark, ops.selective_scan_backward.default, (
+            y, state, kept, *tensors, cu, [i != 1 for i in range(7)],
+        ), {}  # fmt: skip
     for name, x, cu in (("short_convolution", rand(2, 9, 5), None), ("short_convolution-packed", rand(1, 9, 5), bounds)):
         w, b = rand(5, 4, seed=1), rand(5, seed=2)
         leaves = [t.clone().requires_grad_() for t in (x, w, b)]

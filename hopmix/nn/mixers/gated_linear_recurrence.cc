@@ -1,5 +1,6 @@
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 
+#include "hopmix/nn/recurrent_state.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -37,8 +38,7 @@ Tensor GatedLinearRecurrence::forward(const Tensor& x, Context& context) {
 State GatedLinearRecurrence::initial_state(int64_t batch) const {
   State state;
   init_token_shift(config_, batch, options(), state);
-  const auto wide = options().dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
-  state.tensors["y"] = torch::zeros({batch, config_.width}, options().dtype(wide));
+  state.tensors["y"] = torch::zeros({batch, config_.width}, state_options(options()));
   return state;
 }
 
@@ -51,8 +51,15 @@ Tensor GatedLinearRecurrence::step(const Tensor& x, State& state, Context&) {
 }
 
 int64_t GatedLinearRecurrence::state_bytes(int64_t) const {
-  const int64_t wide = std::max<int64_t>(element_size(), 4);
-  return config_.width * wide + token_shift_elements(config_) * element_size();
+  return config_.width * state_element_size(options()) +
+         token_shift_elements(config_) * element_size();
+}
+
+GatedLinearRecurrenceConfig read_gated_recurrence(config::Table& table,
+                                                  const BlockDefaults& defaults) {
+  GatedLinearRecurrenceConfig config{read_heads_without_rope(table, defaults)};
+  config.decay = table.get_choice("decay", config.decay, {"channel", "head"});
+  return config;
 }
 
 MixerEntry gated_linear_recurrence_entry() {
@@ -62,9 +69,7 @@ MixerEntry gated_linear_recurrence_entry() {
           "1",
           "Gu et al. 2022 (diagonal SSM), De et al. 2024",
           [](config::Table& table, const BlockDefaults& defaults) {
-            GatedLinearRecurrenceConfig config{read_heads_without_rope(table, defaults)};
-            config.decay = table.get_choice("decay", config.decay, {"channel", "head"});
-            return std::make_shared<GatedLinearRecurrence>(config);
+            return std::make_shared<GatedLinearRecurrence>(read_gated_recurrence(table, defaults));
           }};
 }
 

@@ -23,13 +23,17 @@ class GatedLinearRecurrence : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
- private:
+ protected:
   /// input [B,T,*] -> (a, b v), each [B,T,width].
   std::pair<Tensor, Tensor> project(const Tensor& input);
 
   GatedLinearRecurrenceConfig config_;
   torch::nn::Linear value_{nullptr}, gates_{nullptr}, out_{nullptr};
 };
+
+/// Reads the keys of GatedLinearRecurrenceConfig.
+GatedLinearRecurrenceConfig read_gated_recurrence(config::Table& table,
+                                                  const BlockDefaults& defaults);
 
 MixerEntry gated_linear_recurrence_entry();
 

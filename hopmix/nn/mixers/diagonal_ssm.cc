@@ -1,0 +1,111 @@
+#include "hopmix/nn/mixers/diagonal_ssm.h"
+
+#include <algorithm>
+
+#include "hopmix/nn/recurrent_state.h"
+#include "hopmix/nn/state_space.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+constexpr int64_t kPiece = 64;
+
+DiagonalSsm::DiagonalSsm(const DiagonalSsmConfig& config) : config_(config) {
+  check_heads(shift());
+  value_ = register_module("value", linear(shift().input_width(), config.width));
+  out_ = register_module("out", linear(config.width, config.width));
+  log_dt_ = register_parameter("log_dt", random_step_sizes(config.width).log());
+  c_ = register_parameter("c", torch::randn({config.width, config.state}));
+  d_ = register_parameter("d", torch::ones(config.width));
+}
+
+std::pair<Tensor, Tensor> DiagonalSsm::rates() const {
+  const Tensor dt = as_state(log_dt_).exp().unsqueeze(1);
+  const Tensor a = -torch::arange(1, config_.state + 1, dt.options());
+  const Tensor rate = dt * a;
+  return {rate, as_state(c_) * torch::expm1(rate) / a};
+}
+
+// With k_l = sum_s w_s exp(l rate_s): y = (the lower triangle of k_{t-s}) u inside a piece, plus
+// what the state before it, which every token of earlier pieces has entered, has become by then.
+Tensor DiagonalSsm::convolve(const Tensor& u) const {
+  const int64_t batch = u.size(0), time = u.size(1), width = u.size(2), states = config_.state;
+  const int64_t piece = std::clamp<int64_t>(time, 1, kPiece), pieces = (time + piece - 1) / piece;
+  const auto [rate, weights] = rates();
+  const Tensor powers =
+      (rate.unsqueeze(2) * torch::arange(piece + 1, u.options())).exp();  // [E,S,piece + 1]
+  const Tensor weighted = weights.unsqueeze(2) * powers;
+
+  const Tensor padding = torch::zeros({batch, pieces * piece - time, width}, u.options());
+  const Tensor rows = torch::cat({u, padding}, 1)
+                          .view({batch, pieces, piece, width})
+                          .permute({3, 0, 1, 2})
+                          .reshape({width, batch * pieces, piece});
+  const Tensor token = torch::arange(piece, u.options().dtype(torch::kInt64));
+  const Tensor distance = (token.unsqueeze(0) - token.unsqueeze(1)).clamp_min(0).flatten();
+  const Tensor toeplitz =
+      weighted.sum(1).index_select(1, distance).view({width, piece, piece}).triu();
+  Tensor y = torch::bmm(rows, toeplitz);
+
+  if (pieces > 1) {
+    const Tensor entered = torch::bmm(rows, powers.narrow(2, 0, piece).flip(2).transpose(1, 2));
+    const Tensor input = entered.view({width, batch, pieces, states})
+                             .permute({1, 2, 0, 3})
+                             .reshape({batch, pieces, width * states});
+    const Tensor decay = powers.select(2, piece).reshape({1, 1, -1}).expand_as(input);
+    const Tensor h = std::get<0>(ops::linear_recurrence(decay, input));
+    const Tensor before =
+        torch::cat({torch::zeros_like(h.narrow(1, 0, 1)), h.narrow(1, 0, pieces - 1)}, 1)
+            .view({batch, pieces, width, states})
+            .permute({2, 0, 1, 3})
+            .reshape({width, batch * pieces, states});
+    y = y + torch::bmm(before, weighted.narrow(2, 1, piece));
+  }
+  return y.view({width, batch, pieces * piece}).permute({1, 2, 0}).narrow(1, 0, time);
+}
+
+Tensor DiagonalSsm::forward(const Tensor& x, Context& context) {
+  const Tensor u = as_state(value_(shift_tokens(shift(), x)));
+  const Tensor y = context.wanted(convolve(u)) + as_state(d_) * context.wanted(u);
+  return out_(torch::gelu(y).to(x.scalar_type()));
+}
+
+State DiagonalSsm::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(shift(), batch, options(), state);
+  state.tensors["h"] =
+      torch::zeros({batch, config_.width, config_.state}, state_options(options()));
+  return state;
+}
+
+Tensor DiagonalSsm::step(const Tensor& x, State& state, Context&) {
+  const Tensor u = as_state(value_(shift_tokens_step(shift(), x, state))).squeeze(1);
+  const auto [rate, weights] = rates();
+  Tensor& h = state.tensors["h"];
+  h = rate.exp() * h + u.unsqueeze(2);
+  const Tensor y = (weights * h).sum(2) + as_state(d_) * u;
+  ++state.position;
+  return out_(torch::gelu(y).to(x.scalar_type()));
+}
+
+int64_t DiagonalSsm::state_bytes(int64_t) const {
+  return config_.width * config_.state * state_element_size(options()) +
+         token_shift_elements(shift()) * element_size();
+}
+
+MixerEntry diagonal_ssm_entry() {
+  return {"diagonal_ssm",
+          "h_t = exp(dt A) h_{t-1} + (exp(dt A) - 1) / A u_t, y_t = C . h_t + D u_t",
+          "S",
+          "S",
+          "Gu et al. 2022",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            DiagonalSsmConfig config;
+            config.width = defaults.width;
+            config.state = table.get_at_least("state", config.state, 1);
+            config.token_shift = table.get("token_shift", defaults.token_shift);
+            return std::make_shared<DiagonalSsm>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

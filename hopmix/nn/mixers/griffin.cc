@@ -1,0 +1,94 @@
+#include "hopmix/nn/mixers/griffin.h"
+
+#include <cmath>
+
+#include "hopmix/nn/recurrent_state.h"
+#include "hopmix/nn/state_space.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+constexpr double kDecayPower = 8;  // c of the paper
+
+// sqrt(1 - a^2) is taken from log a, exact where a is nearly 1; below this its square is cut off,
+// as the slope of the root has no bound there.
+constexpr double kSmallestSquare = 1e-12;
+
+Griffin::Griffin(const GriffinConfig& config) : config_(config) {
+  const int64_t width = config.recurrent_width, heads = config.heads;
+  if (heads < 1 || width < 1 || width % heads != 0) {
+    throw Error("recurrent_width = " + std::to_string(width) + ": must be a multiple of heads, " +
+                std::to_string(heads));
+  }
+  gate_ = register_module("gate", linear(config.width, width));
+  value_ = register_module("value", linear(config.width, width));
+  conv_ = register_module("conv", std::make_shared<ShortConvolution>(
+                                      width, ShortConvolutionConfig{config.conv, true, false}));
+  out_ = register_module("out", linear(width, config.width));
+  const int64_t block = width / heads;
+  gates_ = register_parameter(
+      "gates", torch::randn({2, heads, block, block}) / std::sqrt(static_cast<double>(block)));
+  gates_bias_ = register_parameter("gates_bias", torch::zeros(2 * width));
+  const Tensor decays = torch::rand(width) * (0.999 - 0.9) + 0.9;
+  lambda_ = register_parameter("lambda", inverse_softplus(-decays.log() / kDecayPower));
+}
+
+std::pair<Tensor, Tensor> Griffin::gates(const Tensor& u) {
+  const Tensor heads = split_heads(u, config_.heads);
+  std::vector<Tensor> gates;
+  for (const int64_t which : {0, 1}) {
+    const Tensor map = gates_[which].to(u.scalar_type());
+    const Tensor bias = gates_bias_.narrow(0, which * u.size(-1), u.size(-1));
+    const Tensor logits = torch::einsum("bthd,hde->bthe", {heads, map}).flatten(2);
+    gates.push_back(torch::sigmoid(as_state(logits) + as_state(bias)));
+  }
+  const Tensor log_a = -kDecayPower * torch::softplus(as_state(lambda_)) * gates[0];
+  const Tensor share = (-torch::expm1(2 * log_a)).clamp_min(kSmallestSquare).sqrt();
+  return {log_a.exp(), share * gates[1] * u};
+}
+
+Tensor Griffin::forward(const Tensor& x, Context& context) {
+  const Tensor u = conv_->forward(value_(x));
+  const auto [a, added] = gates(u);
+  const Tensor h = context.wanted(std::get<0>(ops::linear_recurrence(a, added)));
+  return out_(torch::gelu(gate_(context.wanted(x))) * h.to(u.scalar_type()));
+}
+
+State Griffin::initial_state(int64_t batch) const {
+  State state;
+  conv_->init_state(batch, state);
+  state.tensors["h"] = torch::zeros({batch, config_.recurrent_width}, state_options(options()));
+  return state;
+}
+
+Tensor Griffin::step(const Tensor& x, State& state, Context&) {
+  const Tensor u = conv_->step(value_(x), state);
+  const auto [a, added] = gates(u.unsqueeze(1));
+  Tensor& h = state.tensors["h"];
+  h = a.squeeze(1) * h + added.squeeze(1);
+  ++state.position;
+  return out_(torch::gelu(gate_(x)) * h.to(u.scalar_type()));
+}
+
+int64_t Griffin::state_bytes(int64_t) const {
+  return config_.recurrent_width * state_element_size(options()) +
+         conv_->state_elements() * element_size();
+}
+
+MixerEntry griffin_entry() {
+  return {"griffin",
+          "h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t u_t)",
+          "1",
+          "1",
+          "De et al. 2024",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            GriffinConfig config;
+            config.width = defaults.width;
+            config.heads = table.get_at_least("heads", defaults.heads, 1);
+            config.recurrent_width = table.get_at_least("recurrent_width", defaults.width, 1);
+            config.conv = table.get_at_least("conv", config.conv, 1);
+            return std::make_shared<Griffin>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

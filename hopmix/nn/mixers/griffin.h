@@ -1,0 +1,43 @@
+// The recurrent block of Griffin (De et al. 2024, arXiv 2402.19427, section 2.3) with its RG-LRU.
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/short_convolution.h"
+
+namespace hopmix::nn {
+
+struct GriffinConfig {
+  int64_t width = 64;            // of the model
+  int64_t heads = 4;             // blocks of the gates' matrices
+  int64_t recurrent_width = 64;  // a multiple of heads
+  int64_t conv = 4;              // taps of the convolution
+};
+
+/// out = W_out (GELU(W_g x) h) with u = conv(W_u x) and, r and i from matrices of one block a head,
+///   r_t = sigmoid(W_a u_t + b_a),  i_t = sigmoid(W_i u_t + b_i),
+///   a_t = exp(-8 softplus(lambda) r_t),  h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t u_t).
+/// lambda begins so that exp(-8 softplus(lambda)) is uniform in [0.9, 0.999].
+class Griffin : public Mixer {
+ public:
+  explicit Griffin(const GriffinConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// u [B,T,R] -> (a, what is added), each [B,T,R] in the type of the state.
+  std::pair<Tensor, Tensor> gates(const Tensor& u);
+
+  GriffinConfig config_;
+  torch::nn::Linear gate_{nullptr}, value_{nullptr}, out_{nullptr};
+  std::shared_ptr<ShortConvolution> conv_;
+  Tensor gates_;       // [2,heads,R/heads,R/heads]: of r, of i
+  Tensor gates_bias_;  // [2 R]
+  Tensor lambda_;      // [R]
+};
+
+MixerEntry griffin_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,44 @@
+// Mamba (Gu and Dao 2023, arXiv 2312.00752, figure 3): a state-space recurrence whose step, input
+// and output maps depend on the token.
+#pragma once
+
+#include "hopmix/nn/registry.h"
+#include "hopmix/nn/short_convolution.h"
+
+namespace hopmix::nn {
+
+struct MambaConfig {
+  int64_t width = 64;  // of the model
+  int64_t expand = 2;  // inner width E = expand * width
+  int64_t state = 16;  // S numbers a channel
+  int64_t conv = 4;    // taps of the convolution
+  int64_t inner() const { return expand * width; }
+  int64_t step_rank() const { return (width + 15) / 16; }
+};
+
+/// (u, z) = W_in x; u = SiLU(conv(u)); (r, B, C) = W_x u; delta = softplus(W_d r + b_d);
+/// y = selective_scan(u, delta, A, B, C, D); out = W_out (y SiLU(z)). A = -exp(log_a) begins as
+/// -(1 .. S), D as 1, softplus(b_d) log-uniform in [0.001, 0.1].
+class Mamba : public Mixer {
+ public:
+  explicit Mamba(const MambaConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// u [B,T,E] after the convolution -> (y [B,T,E], state [B,E,S]), from a state or from none.
+  std::tuple<Tensor, Tensor> scan(const Tensor& u, const std::optional<Tensor>& state);
+
+  MambaConfig config_;
+  torch::nn::Linear in_{nullptr}, inputs_{nullptr}, step_{nullptr}, out_{nullptr};
+  std::shared_ptr<ShortConvolution> conv_;
+  Tensor log_a_;  // [E * S]: a vector, so that weight decay leaves it alone
+  Tensor d_;      // [E]
+};
+
+MixerEntry mamba_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,56 @@
+#include "hopmix/nn/mixers/sliding_window_recurrence.h"
+
+#include "hopmix/nn/recurrent_state.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+SlidingWindowRecurrence::SlidingWindowRecurrence(const SlidingWindowRecurrenceConfig& config)
+    : GatedLinearRecurrence(config), block_(config.block) {
+  if (block_ < 1) throw Error("block = " + std::to_string(block_) + ": must be at least 1");
+}
+
+Tensor SlidingWindowRecurrence::forward(const Tensor& x, Context& context) {
+  const auto [a, u] = project(shift_tokens(config_, x));
+  return out_(context.wanted(std::get<0>(ops::sliding_window_recurrence(a, u, block_))));
+}
+
+State SlidingWindowRecurrence::initial_state(int64_t batch) const {
+  State state = GatedLinearRecurrence::initial_state(batch);
+  state.tensors["own"] = torch::zeros({batch, config_.width}, state_options(options()));
+  return state;
+}
+
+Tensor SlidingWindowRecurrence::step(const Tensor& x, State& state, Context&) {
+  const auto [a, u] = project(shift_tokens_step(config_, x, state));
+  const Tensor decay = a.squeeze(1), input = as_state(u.squeeze(1));
+  Tensor &y = state.tensors["y"], &own = state.tensors["own"];
+  if (state.position % block_ == 0) {  // what began a block ago is all that is still seen
+    y = decay * own + input;
+    own = input.clone();
+  } else {
+    y = decay * y + input;
+    own = decay * own + input;
+  }
+  ++state.position;
+  return out_(y.to(x.scalar_type()));
+}
+
+int64_t SlidingWindowRecurrence::state_bytes(int64_t t) const {
+  return GatedLinearRecurrence::state_bytes(t) + config_.width * state_element_size(options());
+}
+
+MixerEntry sliding_window_recurrence_entry() {
+  return {"sliding_window_recurrence",
+          "y_t = a_t y_{t-1} + b_t v_t, begun at the start of the block before",
+          "1",
+          "2",
+          "Secrieru et al. 2025",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            SlidingWindowRecurrenceConfig config{read_gated_recurrence(table, defaults)};
+            config.block = table.get_at_least("block", config.block, 1);
+            return std::make_shared<SlidingWindowRecurrence>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

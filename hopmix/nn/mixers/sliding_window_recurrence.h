@@ -1,0 +1,31 @@
+// Gated linear recurrence whose memory is cut at block edges: the jagged window of sliding window
+// recurrences (Secrieru et al. 2025, arXiv 2512.13921).
+#pragma once
+
+#include "hopmix/nn/mixers/gated_linear_recurrence.h"
+
+namespace hopmix::nn {
+
+struct SlidingWindowRecurrenceConfig : GatedLinearRecurrenceConfig {
+  int64_t block = 16;  // tokens of a block; a token sees its own and the one before
+};
+
+/// y_t = a_t y_{t-1} + b_t v_t begun with 0 at the start of the block before that of t, with the
+/// gates and values of GatedLinearRecurrence, which it is when no text is longer than two blocks.
+/// The state is two vectors: y, and y begun at the start of its own block.
+class SlidingWindowRecurrence : public GatedLinearRecurrence {
+ public:
+  explicit SlidingWindowRecurrence(const SlidingWindowRecurrenceConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  int64_t block_;
+};
+
+MixerEntry sliding_window_recurrence_entry();
+
+}  // namespace hopmix::nn
