@@ -21,45 +21,16 @@
 // Products take operands of type O, everything else is the accumulator type A.
 #pragma once
 
-#include <hwy/aligned_allocator.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <type_traits>
 
 #include "hopmix/kernels/bfloat16.h"
 #include "hopmix/kernels/softmax_tile.h"
-#include "hopmix/ops/products.h"
+#include "hopmix/ops/operands.h"
 
 namespace hopmix::ops {
-
-/// Uninitialized aligned memory.
-template <typename A>
-class Buffer {
- public:
-  explicit Buffer(int64_t size)
-      : data_(hwy::AllocateAligned<A>(static_cast<size_t>(std::max<int64_t>(size, 1)))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  A* operator+(int64_t offset) const { return data_.get() + offset; }
-  operator A*() const { return data_.get(); }  // NOLINT: implicit
-
- private:
-  hwy::AlignedFreeUniquePtr<A[]> data_;
-};
-
-constexpr int64_t padded(int64_t size) {
-  return (size + kernels::kTileLanes - 1) / kernels::kTileLanes * kernels::kTileLanes;
-}
-
-/// A row-major matrix inside a larger one; reads beyond it are 0 when packed.
-template <typename S>
-struct MatrixView {
-  const S* data;
-  int64_t rows, cols, stride;
-};
 
 struct DenseShape {
   int64_t length, key_width, value_width;
@@ -124,25 +95,5 @@ class DenseBlocks {
   const kernels::TileTable<A, O>& mixed_ = kernels::tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();
 };
-
-/// Calls f.template operator()<T, O, Products>() with the types for tensors of `dtype`.
-template <typename F>
-void with_block_types(at::ScalarType dtype, const F& f) {
-  using kernels::Bfloat16;
-  const bool fast = OneDnnProducts::available<float>();
-  if (dtype == at::kDouble) {
-    f.template operator()<double, double, LoopProducts<double>>();
-  } else if (dtype == at::kFloat && fast) {
-    f.template operator()<float, float, OneDnnProducts>();
-  } else if (dtype == at::kFloat) {
-    f.template operator()<float, float, LoopProducts<float>>();
-  } else if (fast && OneDnnProducts::available<Bfloat16>()) {
-    f.template operator()<Bfloat16, Bfloat16, OneDnnProducts>();
-  } else if (fast) {
-    f.template operator()<Bfloat16, float, OneDnnProducts>();
-  } else {
-    f.template operator()<Bfloat16, float, LoopProducts<float>>();
-  }
-}
 
 }  // namespace hopmix::ops

@@ -110,6 +110,31 @@ std::tuple<Tensor, Tensor> linear_recurrence(const Tensor& a, const Tensor& x,
                                              const std::optional<Tensor>& initial_state = {},
                                              const std::optional<Tensor>& cu_seqlens = {});
 
+/// Linear attention: S_t = S_{t-1} + k_t v_t^T, o_t = scale q_t S_t (Katharopoulos et al. 2020,
+/// arXiv 2006.16236, equations 16 to 20 without the normalizer). q [B,T,H,DK], k [B,T,G,DK],
+/// v [B,T,G,DV], initial_state [B,H,DK,DV] (zero if absent) -> (o [B,T,H,DV], state [B,H,DK,DV],
+/// S after the last token). States are float32 for float32 and bfloat16 inputs, float64 for
+/// float64; with cu_seqlens they are [N,H,DK,DV]. Time O(T DK DV), memory O(T (DK + DV)).
+std::tuple<Tensor, Tensor> linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                            std::optional<double> scale = {},
+                                            const std::optional<Tensor>& initial_state = {},
+                                            const std::optional<Tensor>& cu_seqlens = {});
+
+/// The same with one decay a head: S_t = e^{g_t} S_{t-1} + k_t v_t^T with g = log_decay [B,T,H]:
+/// the SSD of Mamba-2 (Dao and Gu 2024, arXiv 2405.21060, section 5) with q = C, k = B, v = dt x
+/// and g = dt A. Any g for which the states stay finite, -inf (forget all) included.
+std::tuple<Tensor, Tensor> ssd(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& log_decay, std::optional<double> scale = {},
+                               const std::optional<Tensor>& initial_state = {},
+                               const std::optional<Tensor>& cu_seqlens = {});
+
+/// Gated linear attention (Yang et al. 2023, arXiv 2312.06635, equation 3): the same with one decay
+/// a key channel, S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T with g = log_decay [B,T,H,DK].
+std::tuple<Tensor, Tensor> gla(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& log_decay, std::optional<double> scale = {},
+                               const std::optional<Tensor>& initial_state = {},
+                               const std::optional<Tensor>& cu_seqlens = {});
+
 /// y = x / sqrt(mean of x^2 over the last dimension + eps) * weight. x [B,T,E], weight [E] ->
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

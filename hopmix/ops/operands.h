@@ -1,0 +1,200 @@
+// What the products of products.h take and where it lies: tiles padded with zeros, converted,
+// interleaved or transposed. O is the type of an operand, A that of sums.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <hwy/aligned_allocator.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+
+#include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/padded.h"
+#include "hopmix/kernels/softmax_tile.h"
+#include "hopmix/ops/products.h"
+
+namespace hopmix::ops {
+
+/// Uninitialized aligned memory.
+template <typename A>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size)
+      : data_(hwy::AllocateAligned<A>(static_cast<size_t>(std::max<int64_t>(size, 1)))) {
+    if (!data_) throw std::bad_alloc();
+  }
+  A* operator+(int64_t offset) const { return data_.get() + offset; }
+  operator A*() const { return data_.get(); }  // NOLINT: implicit
+
+ private:
+  hwy::AlignedFreeUniquePtr<A[]> data_;
+};
+
+constexpr int64_t padded(int64_t size) {
+  return (size + kernels::kTileLanes - 1) / kernels::kTileLanes * kernels::kTileLanes;
+}
+
+/// A row-major matrix inside a larger one; reads beyond it are 0 when packed.
+template <typename S>
+struct MatrixView {
+  const S* data;
+  int64_t rows, cols, stride;
+};
+
+template <typename O, typename S>
+O convert(S x) {
+  if constexpr (std::is_same_v<O, S>) {
+    return x;
+  } else if constexpr (std::is_same_v<S, kernels::Bfloat16>) {
+    return static_cast<O>(static_cast<float>(x));
+  } else {
+    return static_cast<O>(x);
+  }
+}
+
+/// Calls f(i, row) for rows [first, first + n) of a matrix, i from 0; row is null past the last
+/// one.
+template <typename S, typename F>
+void for_rows(const MatrixView<S>& x, int64_t first, int64_t n, const F& f) {
+  for (int64_t i = 0; i < n; ++i) {
+    f(i, first + i < x.rows ? x.data + (first + i) * x.stride : nullptr);
+  }
+}
+
+/// Rows [first, first + n) as a left factor [n, width].
+template <typename O, typename S>
+void pack_left(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* out) {
+  for_rows(x, first, n, [&](int64_t i, const S* row) {
+    O* to = out + i * width;
+    const int64_t inside = row == nullptr ? 0 : x.cols;
+    if constexpr (std::is_same_v<O, S>) {
+      std::copy_n(row, inside, to);
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < inside; ++c) to[c] = convert<O>(row[c]);
+    }
+    std::fill(to + inside, to + width, O{});
+  });
+}
+
+/// The same rows of a right factor [tokens, width]; n is even.
+template <typename O>
+void pack_right(const O* left, int64_t n, int64_t width, O* out) {
+  if constexpr (!std::is_same_v<O, kernels::Bfloat16>) {
+    std::copy_n(left, n * width, out);
+  } else {
+    for (int64_t i = 0; i < n; i += 2) {
+      const O *even = left + i * width, *odd = even + width;
+#pragma omp simd
+      for (int64_t c = 0; c < width; ++c) {
+        out[i * width + 2 * c] = even[c];
+        out[i * width + 2 * c + 1] = odd[c];
+      }
+    }
+  }
+}
+
+/// A left factor [n, width], transposed, as columns of a right factor [width, ld].
+template <typename O>
+void pack_columns(const O* left, int64_t n, int64_t width, O* out, int64_t ld) {
+  if constexpr (sizeof(O) == 8) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t c = 0; c < width; ++c) out[c * ld + i] = left[i * width + c];
+    }
+  } else {
+    constexpr int64_t kWord = 4 / sizeof(O);  // a right factor keeps pairs of bfloat16 together
+    kernels::transpose_words(left, n, width / kWord, width / kWord, out, ld);
+  }
+}
+
+/// Rows [n, stride] transposed, as rows [width, ld].
+template <typename O>
+void pack_left_transposed(const O* left, int64_t n, int64_t width, int64_t stride, O* out,
+                          int64_t ld) {
+  if constexpr (sizeof(O) == 4) {
+    kernels::transpose_words(left, n, width, stride, out, ld);
+  } else {
+    for (int64_t c = 0; c < width; ++c) {
+      for (int64_t i = 0; i < n; ++i) out[c * ld + i] = left[i * stride + c];
+    }
+  }
+}
+
+/// Memory of one operand, made from a tile [n, width] of A; n is a multiple of kTileLanes. What
+/// needs no conversion is handed through.
+template <typename O, typename A>
+class Operand {
+ public:
+  static constexpr bool kSame = std::is_same_v<O, A>;
+
+  /// For tiles of up to `size` entries; `transposes` if they will be.
+  explicit Operand(int64_t size, bool transposes = false)
+      : out_(kSame && !transposes ? 0 : size), half_(kSame ? 0 : size) {}
+
+  const O* left(const A* x, int64_t n, int64_t width) const {
+    if constexpr (kSame) {
+      return x;
+    } else {
+      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, out_.data());
+      return out_.data();
+    }
+  }
+
+  const O* right(const A* x, int64_t n, int64_t width) const {
+    if constexpr (kSame) {
+      return x;
+    } else {
+      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, half_.data());
+      pack_right<O>(half_.data(), n, width, out_.data());
+      return out_.data();
+    }
+  }
+
+  /// [width, ld], as a left factor.
+  const O* left_transposed(const A* x, int64_t n, int64_t width, int64_t ld) const {
+    pack_left_transposed<O>(halved(x, n, width), n, width, width, out_.data(), ld);
+    return out_.data();
+  }
+
+  /// [width, ld], as a right factor.
+  const O* right_transposed(const A* x, int64_t n, int64_t width, int64_t ld) const {
+    pack_columns<O>(halved(x, n, width), n, width, out_.data(), ld);
+    return out_.data();
+  }
+
+ private:
+  const O* halved(const A* x, int64_t n, int64_t width) const {
+    if constexpr (kSame) {
+      return x;
+    } else {
+      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, half_.data());
+      return half_.data();
+    }
+  }
+
+  kernels::Buffer<O> out_, half_;
+};
+
+/// Calls f.template operator()<T, O, Products>() with the types for tensors of `dtype`.
+template <typename F>
+void with_block_types(at::ScalarType dtype, const F& f) {
+  using kernels::Bfloat16;
+  const bool fast = OneDnnProducts::available<float>();
+  if (dtype == at::kDouble) {
+    f.template operator()<double, double, LoopProducts<double>>();
+  } else if (dtype == at::kFloat && fast) {
+    f.template operator()<float, float, OneDnnProducts>();
+  } else if (dtype == at::kFloat) {
+    f.template operator()<float, float, LoopProducts<float>>();
+  } else if (fast && OneDnnProducts::available<Bfloat16>()) {
+    f.template operator()<Bfloat16, Bfloat16, OneDnnProducts>();
+  } else if (fast) {
+    f.template operator()<Bfloat16, float, OneDnnProducts>();
+  } else {
+    f.template operator()<Bfloat16, float, LoopProducts<float>>();
+  }
+}
+
+}  // namespace hopmix::ops

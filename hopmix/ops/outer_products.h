@@ -1,0 +1,107 @@
+// The rule (chunked_heads.h) of S_t = decay_t S_{t-1} + k_t v_t^T, o_t = q_t S_t.
+//
+// In a chunk with S before it, and with P_t the product of the decays up to t, R_s of those behind
+// s (both within the chunk) and D of all,
+//
+//   o = A v + (P q) S,   A_ts = sum_c q_tc k_sc (product of the decays of c behind s, up to t),
+//   s <= t
+//   S' = D S + (R k)^T v
+//
+// and with G = dLoss/dS'
+//
+//   dv = A^T do + (R k) G,   d(P q) = do S^T,   d(R k) = v G^T,   dA = do v^T,
+//   dS = D G + (P q)^T do,   dD = rows of S o G, summed.
+//
+// What a decay is, and how A comes from q and k, is the parameter Decay: see decays.h.
+#pragma once
+
+#include "hopmix/ops/chunked_heads.h"
+
+namespace hopmix::ops {
+
+template <typename T, typename O, typename Products, typename Decay>
+class OuterProducts {
+ public:
+  using A = kernels::Accumulator<T>;
+
+  OuterProducts(const ChunkedCall& call, Decay decay)
+      : keys_(call.keys()),
+        values_(call.values()),
+        decay_(std::move(decay)),
+        q_(call.rows() * keys_, /*transposes=*/true),
+        k_(call.rows() * keys_, /*transposes=*/true),
+        v_(call.rows() * values_),
+        v_left_(call.rows() * values_),
+        d_o_(call.rows() * values_),
+        d_o_left_(call.rows() * values_),
+        d_o_columns_(call.rows() * values_, /*transposes=*/true),
+        state_(call.state_size(), /*transposes=*/true) {}
+
+  void forward(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
+    const int64_t n = chunk.rows();
+    decay_.enter(chunk, tiles.q, tiles.k);
+    const O* v = v_.right(tiles.v, n, values_);
+    Products::multiply(n, values_, keys_, q_.left(decay_.q(), n, keys_), keys_,
+                       state_.right(state, keys_, values_), values_, tiles.o, values_,
+                       /*add=*/false);
+    Products::multiply(n, values_, n, decay_.weights(), n, v, values_, tiles.o, values_,
+                       /*add=*/true);
+    advance_state(n, v, state);
+    Products::release();
+  }
+
+  void advance(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
+    decay_.enter(chunk, nullptr, tiles.k);
+    advance_state(chunk.rows(), v_.right(tiles.v, chunk.rows(), values_), state);
+    Products::release();
+  }
+
+  void backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const A* state,
+                const ChunkGradients<A>& d, A* d_state) {
+    const int64_t n = chunk.rows();
+    decay_.enter(chunk, tiles.q, tiles.k);
+    const O* d_o = d_o_.right(d.o, n, values_);
+    if (d.v != nullptr) {
+      Products::multiply(n, values_, keys_, k_.left(decay_.k(), n, keys_), keys_,
+                         state_.right(d_state, keys_, values_), values_, d.v, values_, false);
+      Products::multiply(n, values_, n, decay_.weights_transposed(), n, d_o, values_, d.v, values_,
+                         true);
+    }
+    A *const d_q = decay_.d_q(d), *const d_k = decay_.d_k(d);
+    const O* v = d_q == nullptr && d_k == nullptr ? nullptr : v_left_.left(tiles.v, n, values_);
+    if (d_q != nullptr) {
+      Products::multiply(n, keys_, values_, d_o_left_.left(d.o, n, values_), values_,
+                         state_.right_transposed(state, keys_, values_, keys_), keys_, d_q, keys_,
+                         false);
+    }
+    if (d_k != nullptr) {
+      Products::multiply(n, keys_, values_, v, values_,
+                         state_.right_transposed(d_state, keys_, values_, keys_), keys_, d_k, keys_,
+                         false);
+    }
+    if (v != nullptr) {
+      // Rows of the gradient of A are keys, so that v need not be transposed.
+      Products::multiply(n, n, values_, v, values_,
+                         d_o_columns_.right_transposed(d.o, n, values_, n), n, decay_.d_weights(),
+                         n, false);
+      decay_.backward(d_q, d_k, state, d_state);
+    }
+    decay_.scale_state(d_state);
+    Products::multiply(keys_, values_, n, q_.left_transposed(decay_.q(), n, keys_, n), n, d_o,
+                       values_, d_state, values_, true);
+    Products::release();
+  }
+
+ private:
+  void advance_state(int64_t n, const O* v, A* state) {
+    decay_.scale_state(state);
+    Products::multiply(keys_, values_, n, k_.left_transposed(decay_.k(), n, keys_, n), n, v,
+                       values_, state, values_, true);
+  }
+
+  int64_t keys_, values_;
+  Decay decay_;
+  Operand<O, A> q_, k_, v_, v_left_, d_o_, d_o_left_, d_o_columns_, state_;
+};
+
+}  // namespace hopmix::ops
