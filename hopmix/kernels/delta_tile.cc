@@ -226,8 +226,11 @@ void split_words(int64_t rows, int64_t cols, const uint32_t* pairs, uint16_t* ou
 
 template <typename A, typename O>
 DeltaTable<A, O> table() {
-  return {weights<A, O>, weights_transposed<A, O>, weights_backward<A>, errors<A>, left<A, A>,
-          left<A, O>,    right<A, O>,              sum<A, O>,           add_dots<A>};
+  return {weights<A, O>,       weights_transposed<A, O>,
+          weights_backward<A>, errors<A>,
+          left<A, A>,          left<A, O>,
+          right<A, O>,         sum<A, O>,
+          add_dots<A>};
 }
 
 // What is exported cannot be a template.

@@ -177,8 +177,8 @@ class DeltaRule {
   A* low() const { return decays() ? row(4) : nullptr; }
   A* e() const { return decays() ? row(5) : nullptr; }
   A* sums() const { return row(6); }
-  A* after() const { return row(7); }   // what dg_t gets for every t up to a token
-  A* before() const { return row(8); }  // for every t behind a token
+  A* after() const { return row(7); }                   // what dg_t gets for every t up to a token
+  A* before() const { return row(8); }                  // for every t behind a token
   A* a() const { return decays() ? row(9) : nullptr; }  // twice, for [k; q]
 
   /// Offset of column i in a right factor.
@@ -293,8 +293,8 @@ class DeltaRule {
   /// X and h = H, and what e_j gets.
   void solve_backward(int64_t n, const O* k, const A* d_o, const A* d_state, A* h) {
     A* x = back_.x.data();
-    Products::multiply(n, values_, keys_, k, keys_,
-                       right(keys_, values_, nullptr, d_state, state_), values_, x, values_, false);
+    Products::multiply(n, values_, keys_, k, keys_, right(keys_, values_, nullptr, d_state, state_),
+                       values_, x, values_, false);
     if (decays()) table_.scale(n, values_, e(), x, x);
     if (wants_decay()) {
       std::fill_n(before(), n, A{0});
@@ -308,7 +308,7 @@ class DeltaRule {
       const int64_t behind = b + kSmall;
       if (behind < n) {
         Products::multiply(kSmall, values_, n - behind, m + b * n + behind, n, h + behind * values_,
-                        values_, x + b * values_, values_, true);
+                           values_, x + b * values_, values_, true);
       }
       exact_.substitute_backward(kSmall, values_, false, m + b * n + b, n, minus_beta() + b,
                                  x + b * values_, h + b * values_);
