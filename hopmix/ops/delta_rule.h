@@ -221,7 +221,7 @@ class DeltaRule {
     }
     a_n_ = 1;
     if (!decays()) return;
-    double sum = 0;
+    long double sum = 0;  // high + low holds its digits in float64 too
     for (int64_t i = 0; i < n; ++i) {
       if (i < chunk.length) {
         const double g = static_cast<A>(read<T>(gates_.log_decay)[first + i * heads_]);
@@ -229,7 +229,7 @@ class DeltaRule {
       }
       high()[i] = static_cast<A>(sum);
       low()[i] = static_cast<A>(sum - high()[i]);
-      a()[i] = a()[n + i] = static_cast<A>(std::exp(sum));
+      a()[i] = a()[n + i] = std::exp(high()[i]) * (1 + low()[i]);
     }
     for (int64_t i = 0; i < n; ++i) {
       e()[i] = std::exp((high()[n - 1] - high()[i]) + (low()[n - 1] - low()[i]));
