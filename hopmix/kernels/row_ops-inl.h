@@ -41,23 +41,25 @@ HWY_INLINE Vec<float> load_as(const Bfloat16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, upper)));
 }
 
+/// The bits of each number rounded to bfloat16, in the lower half of a word.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<Tag<float>>> rounded_bits(Vec<float> x) {
+  const hn::RebindToUnsigned<Tag<float>> bits;
+  const auto word = hn::BitCast(bits, x);
+  const auto upper = hn::ShiftRight<16>(word);
+  const auto odd = hn::And(upper, hn::Set(bits, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(word, hn::Set(bits, 0x7fff)), odd));
+  const auto quiet = hn::Or(upper, hn::Set(bits, 0x40));
+  return hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(x)), quiet, rounded);
+}
+
 /// Stores a vector as T, rounded to nearest even as Bfloat16's constructor does.
 template <typename T>
 HWY_INLINE void store_as(Vec<T> x, T* p) {
   hn::StoreU(x, Tag<T>(), p);
 }
 HWY_INLINE void store_as(Vec<float> x, Bfloat16* p) {
-  const Tag<float> d;
-  const hn::RebindToUnsigned<decltype(d)> bits;
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  const auto word = hn::BitCast(bits, x);
-  const auto upper = hn::ShiftRight<16>(word);
-  const auto odd = hn::And(upper, hn::Set(bits, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(word, hn::Set(bits, 0x7fff)), odd));
-  const auto quiet = hn::Or(upper, hn::Set(bits, 0x40));
-  const auto nan = hn::RebindMask(bits, hn::IsNaN(x));
-  hn::StoreU(hn::TruncateTo(half, hn::IfThenElse(nan, quiet, rounded)), half,
-             reinterpret_cast<uint16_t*>(p));
+  const hn::Rebind<uint16_t, Tag<float>> half;
+  hn::StoreU(hn::TruncateTo(half, rounded_bits(x)), half, reinterpret_cast<uint16_t*>(p));
 }
 
 /// store(c, row at c ...) for each vector of a row of `width` numbers, the last one filled with

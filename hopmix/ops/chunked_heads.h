@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "hopmix/kernels/chunk_loops.h"
 #include "hopmix/kernels/index.h"
 #include "hopmix/kernels/padded.h"
 #include "hopmix/kernels/parallel.h"
@@ -108,24 +109,15 @@ struct HeadRows {
 /// to [rows, padded width] = factor * the chunk's rows of x, and 0.
 template <typename T, typename A>
 void load_tile(const T* x, const HeadRows& at, const Chunk& chunk, A factor, A* to) {
-  const int64_t ld = padded(at.width);
-  const T* from = x + at.first(chunk);
-  for (int64_t i = 0; i < chunk.length; ++i, from += at.stride(), to += ld) {
-#pragma omp simd
-    for (int64_t c = 0; c < at.width; ++c) to[c] = factor * static_cast<A>(from[c]);
-    std::fill(to + at.width, to + ld, A{0});
-  }
-  std::fill_n(to, (chunk.rows() - chunk.length) * ld, A{0});
+  kernels::tile_loops<T>().load(x + at.first(chunk), at.stride(), chunk.length, at.width, factor,
+                                to, chunk.rows(), padded(at.width));
 }
 
 /// The reverse: the chunk's rows of x = factor * from.
 template <typename T, typename A>
 void store_tile(const A* from, const HeadRows& at, const Chunk& chunk, A factor, T* x) {
-  T* to = x + at.first(chunk);
-  for (int64_t i = 0; i < chunk.length; ++i, to += at.stride(), from += padded(at.width)) {
-#pragma omp simd
-    for (int64_t c = 0; c < at.width; ++c) to[c] = static_cast<T>(factor * from[c]);
-  }
+  kernels::tile_loops<T>().store(from, padded(at.width), chunk.length, at.width, factor,
+                                 x + at.first(chunk), at.stride());
 }
 
 /// A state of the call [DK,DV] into one of a rule, or zeros.

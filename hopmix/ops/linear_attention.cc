@@ -13,10 +13,9 @@ struct Op {
   static constexpr char kInputs[] = "Tensor q, Tensor k, Tensor v";
 
   template <typename T, typename O, typename Products>
-  struct Rule : OuterProducts<T, O, Products, NoDecay<T, O, Products>> {
-    using Decay = NoDecay<T, O, Products>;
+  struct Rule : OuterProducts<T, O, Products, HeadDecay<T, O, Products, /*kDecays=*/false>> {
     Rule(const ChunkedCall& call, const Tensors<3>&, const Tensors<3>&)
-        : OuterProducts<T, O, Products, Decay>(call, Decay(call)) {}
+        : Rule::OuterProducts(call, {call, {}, {}}) {}
   };
 };
 using Operator = ChunkedOperator<Op, 3>;

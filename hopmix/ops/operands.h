@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/chunk_loops.h"
 #include "hopmix/kernels/padded.h"
 #include "hopmix/kernels/softmax_tile.h"
 #include "hopmix/ops/products.h"
@@ -131,13 +132,13 @@ class Operand {
 
   /// For tiles of up to `size` entries; `transposes` if they will be.
   explicit Operand(int64_t size, bool transposes = false)
-      : out_(kSame && !transposes ? 0 : size), half_(kSame ? 0 : size) {}
+      : out_(kSame && !transposes ? 0 : size), turned_(kSame || !transposes ? 0 : size) {}
 
   const O* left(const A* x, int64_t n, int64_t width) const {
     if constexpr (kSame) {
       return x;
     } else {
-      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, out_.data());
+      kernels::rounding_loops().left(x, n * width, out_.data());
       return out_.data();
     }
   }
@@ -146,35 +147,35 @@ class Operand {
     if constexpr (kSame) {
       return x;
     } else {
-      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, half_.data());
-      pack_right<O>(half_.data(), n, width, out_.data());
+      kernels::rounding_loops().right(x, n, width, out_.data());
       return out_.data();
     }
   }
 
-  /// [width, ld], as a left factor.
-  const O* left_transposed(const A* x, int64_t n, int64_t width, int64_t ld) const {
-    pack_left_transposed<O>(halved(x, n, width), n, width, width, out_.data(), ld);
-    return out_.data();
-  }
-
-  /// [width, ld], as a right factor.
-  const O* right_transposed(const A* x, int64_t n, int64_t width, int64_t ld) const {
-    pack_columns<O>(halved(x, n, width), n, width, out_.data(), ld);
-    return out_.data();
-  }
-
- private:
-  const O* halved(const A* x, int64_t n, int64_t width) const {
+  /// [width, n], as a left factor.
+  const O* left_transposed(const A* x, int64_t n, int64_t width) const {
     if constexpr (kSame) {
-      return x;
+      pack_columns<O>(x, n, width, out_.data(), n);
+      return out_.data();
     } else {
-      pack_left<O>(MatrixView<A>{x, n, width, width}, 0, n, width, half_.data());
-      return half_.data();
+      pack_columns<A>(x, n, width, turned_.data(), n);
+      return left(turned_.data(), width, n);
     }
   }
 
-  kernels::Buffer<O> out_, half_;
+  /// [width, n], as a right factor.
+  const O* right_transposed(const A* x, int64_t n, int64_t width) const {
+    if constexpr (kSame) {
+      return left_transposed(x, n, width);
+    } else {
+      pack_columns<A>(x, n, width, turned_.data(), n);
+      return right(turned_.data(), width, n);
+    }
+  }
+
+ private:
+  kernels::Buffer<O> out_;
+  kernels::Buffer<A> turned_;
 };
 
 /// Calls f.template operator()<T, O, Products>() with the types for tensors of `dtype`.

@@ -44,8 +44,7 @@ class OuterProducts {
     Products::multiply(n, values_, keys_, q_.left(decay_.q(), n, keys_), keys_,
                        state_.right(state, keys_, values_), values_, tiles.o, values_,
                        /*add=*/false);
-    Products::multiply(n, values_, n, decay_.weights(), n, v, values_, tiles.o, values_,
-                       /*add=*/true);
+    Visible::apply(n, values_, decay_.weights(), v, /*transposed=*/false, tiles.o, /*add=*/true);
     advance_state(n, v, state);
     Products::release();
   }
@@ -61,42 +60,42 @@ class OuterProducts {
     const int64_t n = chunk.rows();
     decay_.enter(chunk, tiles.q, tiles.k);
     const O* d_o = d_o_.right(d.o, n, values_);
+    const O* weights = d.v || Decay::kUsed ? decay_.weights_transposed() : nullptr;
     if (d.v != nullptr) {
       Products::multiply(n, values_, keys_, k_.left(decay_.k(), n, keys_), keys_,
                          state_.right(d_state, keys_, values_), values_, d.v, values_, false);
-      Products::multiply(n, values_, n, decay_.weights_transposed(), n, d_o, values_, d.v, values_,
-                         true);
+      Visible::apply(n, values_, weights, d_o, true, d.v, true);
     }
     A *const d_q = decay_.d_q(d), *const d_k = decay_.d_k(d);
     const O* v = d_q == nullptr && d_k == nullptr ? nullptr : v_left_.left(tiles.v, n, values_);
     if (d_q != nullptr) {
       Products::multiply(n, keys_, values_, d_o_left_.left(d.o, n, values_), values_,
-                         state_.right_transposed(state, keys_, values_, keys_), keys_, d_q, keys_,
-                         false);
+                         state_.right_transposed(state, keys_, values_), keys_, d_q, keys_, false);
     }
     if (d_k != nullptr) {
       Products::multiply(n, keys_, values_, v, values_,
-                         state_.right_transposed(d_state, keys_, values_, keys_), keys_, d_k, keys_,
+                         state_.right_transposed(d_state, keys_, values_), keys_, d_k, keys_,
                          false);
     }
     if (v != nullptr) {
       // Rows of the gradient of A are keys, so that v need not be transposed.
-      Products::multiply(n, n, values_, v, values_,
-                         d_o_columns_.right_transposed(d.o, n, values_, n), n, decay_.d_weights(),
-                         n, false);
+      Visible::make(n, values_, v, d_o_columns_.right_transposed(d.o, n, values_), true,
+                    decay_.d_weights());
       decay_.backward(d_q, d_k, state, d_state);
     }
     decay_.scale_state(d_state);
-    Products::multiply(keys_, values_, n, q_.left_transposed(decay_.q(), n, keys_, n), n, d_o,
-                       values_, d_state, values_, true);
+    Products::multiply(keys_, values_, n, q_.left_transposed(decay_.q(), n, keys_), n, d_o, values_,
+                       d_state, values_, true);
     Products::release();
   }
 
  private:
+  using Visible = VisibleProducts<Products, O, A>;
+
   void advance_state(int64_t n, const O* v, A* state) {
     decay_.scale_state(state);
-    Products::multiply(keys_, values_, n, k_.left_transposed(decay_.k(), n, keys_, n), n, v,
-                       values_, state, values_, true);
+    Products::multiply(keys_, values_, n, k_.left_transposed(decay_.k(), n, keys_), n, v, values_,
+                       state, values_, true);
   }
 
   int64_t keys_, values_;

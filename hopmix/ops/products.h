@@ -77,4 +77,39 @@ struct LoopProducts {
   static void release() {}
 };
 
+/// Products of a matrix A [n, n] over queries and keys of which only what a query sees of the keys
+/// up to its own place is made, or read: queries are rows, or if `transposed` columns. They go by
+/// strips of rows, and what lies outside of them stays untouched. n is a multiple of 16.
+template <typename Products, typename O, typename A>
+struct VisibleProducts {
+  /// A = x y with x [n, width], y [width, n].
+  static void make(int64_t n, int64_t width, const O* x, const O* y, bool transposed, A* out) {
+    strips(n, transposed, [&](int64_t i, int64_t rows, int64_t begin, int64_t count) {
+      Products::multiply(rows, count, width, x + i * width, width, y + right_index<O>(0, begin, n),
+                         n, out + i * n + begin, n, /*add=*/false);
+    });
+  }
+
+  /// out (+)= A x with x [n, width].
+  static void apply(int64_t n, int64_t width, const O* a, const O* x, bool transposed, A* out,
+                    bool add) {
+    strips(n, transposed, [&](int64_t i, int64_t rows, int64_t begin, int64_t count) {
+      Products::multiply(rows, width, count, a + i * n + begin, n,
+                         x + right_index<O>(begin, 0, width), width, out + i * width, width, add);
+    });
+  }
+
+ private:
+  template <typename F>
+  static void strips(int64_t n, bool transposed, const F& f) {
+    // bfloat16 products are so quick that starting one costs more than what is saved.
+    constexpr int64_t kStrip = std::is_same_v<O, kernels::Bfloat16> ? 64 : 16;
+    for (int64_t i = 0; i < n; i += kStrip) {
+      const int64_t rows = std::min(kStrip, n - i);
+      const int64_t begin = transposed ? i : 0, end = transposed ? n : i + rows;
+      f(i, rows, begin, end - begin);
+    }
+  }
+};
+
 }  // namespace hopmix::ops
