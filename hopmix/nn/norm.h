@@ -21,4 +21,17 @@ class RmsNorm : public torch::nn::Module {
   Tensor weight;  // [width]
 };
 
+/// RMSNorm of each head with one weight for all of them, then times SiLU(gate), as gated linear
+/// attention (arXiv 2312.06635) has it before its output map.
+class GatedHeadNorm : public RmsNorm {
+ public:
+  using RmsNorm::RmsNorm;  // of the width of a head
+
+  /// x [B,T,H,D], gate [B,T,H*D] -> [B,T,H*D], of the type of the gate.
+  Tensor forward(const Tensor& x, const Tensor& gate) {
+    const Tensor normalized = RmsNorm::forward(x).view_as(gate);
+    return (normalized * torch::silu(gate)).to(gate.scalar_type());
+  }
+};
+
 }  // namespace hopmix::nn

@@ -9,12 +9,11 @@
 
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/ops.h"
-#include "hopmix/ops/tensors.h"
+#include "hopmix/ops/optional_tensors.h"
 
 namespace hopmix::ops {
 namespace {
 
-using Maybe = const std::optional<Tensor>&;
 using Needs = std::array<bool, 3>;
 
 Arguments check(const std::string& op, const Tensor& a, const Tensor& x, Maybe initial, Maybe cu) {
@@ -24,15 +23,6 @@ Arguments check(const std::string& op, const Tensor& a, const Tensor& x, Maybe i
   args.cu_seqlens(cu);
   if (initial) args.state("initial_state", *initial, {"N", "E"});
   return args;
-}
-
-template <typename T>
-const kernels::Accumulator<T>* read_state(Maybe state) {
-  return state ? read<kernels::Accumulator<T>>(*state) : nullptr;
-}
-
-std::optional<Tensor> contiguous_if(Maybe t) {
-  return t ? std::optional(t->contiguous()) : std::nullopt;
 }
 
 std::tuple<Tensor, Tensor> forward_meta(const Tensor& a, const Tensor& x, Maybe initial, Maybe cu) {
@@ -87,7 +77,7 @@ std::vector<Tensor> backward_cpu(Maybe grad_y, Maybe grad_state, const Tensor& y
   with_storage_type(a.scalar_type(), [&]<typename T>() {
     kernels::linear_recurrence_backward<T>(
         {read<T>(flat[0]), read<T>(flat[1]), read_state<T>(first), args.size("E"), sequences},
-        read<T>(flat[2]), gy ? read<T>(*gy) : nullptr, read_state<T>(gs),
+        read<T>(flat[2]), read_if<T>(gy), read_state<T>(gs),
         {write_if<T>(needs[0], out[0]), write_if<T>(needs[1], out[1]),
          write_if<kernels::Accumulator<T>>(needs[2], out[2])});
   });
@@ -117,9 +107,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
 
   static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
     const std::vector<Tensor> saved = ctx->get_saved_variables();
-    const auto maybe = [](const Tensor& t) {
-      return t.defined() ? std::optional(t) : std::nullopt;
-    };
+    const auto maybe = defined_or_none;
     const bool initial = saved[3].defined();
     const Needs needs = {ctx->needs_input_grad(0), ctx->needs_input_grad(1),
                          initial && ctx->needs_input_grad(2)};

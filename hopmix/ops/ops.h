@@ -157,4 +157,11 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
 
+/// Causal depthwise convolution: y_t = f(bias + sum over j < W of weight[:, W-1-j] x_{t-j}), f SiLU
+/// or nothing, tokens before the first being 0. x [B,T,E], weight [E,W] with W <= 32, bias [E] ->
+/// [B,T,E].
+Tensor short_convolution(const Tensor& x, const Tensor& weight,
+                         const std::optional<Tensor>& bias = {}, bool silu = false,
+                         const std::optional<Tensor>& cu_seqlens = {});
+
 }  // namespace hopmix::ops

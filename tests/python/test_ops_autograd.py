@@ -83,6 +83,11 @@ def operator_calls():
     yield "rms_norm", ops.rms_norm.default, (x, w, 1e-3), {}
     x, w = x.detach(), w.detach()
     yield "rms_norm_backward", ops.rms_norm_backward.default, (x, x, w, 1e-3, [True, False]), {}
+    for name, x, cu in (("short_convolution", rand(2, 9, 5), None), ("short_convolution-packed", rand(1, 9, 5), bounds)):
+        w, b = rand(5, 4, seed=1), rand(5, seed=2)
+        leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+        yield name, ops.short_convolution.default, (*leaves, True, cu), {}
+        yield name + "_backward", ops.short_convolution_backward.default, (x, x, w, b, True, cu, [True, False, True]), {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+// e^x of vectors, for recurrences whose decays and gates are computed as they are read. Included
+// once for each instruction set.
+#if defined(HOPMIX_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HOPMIX_KERNELS_EXP_INL_H_
+#undef HOPMIX_KERNELS_EXP_INL_H_
+#else
+#define HOPMIX_KERNELS_EXP_INL_H_
+#endif
+
+#include <limits>
+
+#include "hopmix/kernels/row_ops-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hopmix::kernels::HWY_NAMESPACE {
+
+/// e^x to a unit or two in the last place; 0 below the normal numbers, infinity above the largest.
+/// NaN stays NaN, which hn::Exp hides, and in float this is quicker.
+HWY_INLINE Vec<float> exp_of(Vec<float> x) {
+  const Tag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  // 2^n e^f with |f| <= ln(2) / 2; the polynomial is e^f to 2e-8.
+  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  auto f = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);
+  f = hn::NegMulAdd(n, hn::Set(d, 1.42860682e-6f), f);
+  auto y = hn::Set(d, 1.3888889e-3f);
+  y = hn::MulAdd(y, f, hn::Set(d, 8.3333333e-3f));
+  y = hn::MulAdd(y, f, hn::Set(d, 4.1666667e-2f));
+  y = hn::MulAdd(y, f, hn::Set(d, 0.16666667f));
+  y = hn::MulAdd(y, f, hn::Set(d, 0.5f));
+  y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
+  y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
+  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  y = hn::BitCast(d, hn::Add(hn::BitCast(di, y), power));
+  y = hn::IfThenElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Zero(d), y);
+  const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7228f)), infinity, y);
+}
+
+HWY_INLINE Vec<double> exp_of(Vec<double> x) {
+  const Tag<double> d;
+  const auto infinity = hn::Set(d, std::numeric_limits<double>::infinity());
+  const auto y = hn::IfThenElse(hn::Gt(x, hn::Set(d, 709.78)), infinity, hn::Exp(d, x));
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
+/// 1 / (1 + e^-x).
+template <typename V>
+HWY_INLINE V sigmoid_of(V x) {
+  const hn::DFromV<V> d;
+  const auto one = hn::Set(d, hn::TFromD<decltype(d)>{1});
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
+}
+
+}  // namespace hopmix::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
