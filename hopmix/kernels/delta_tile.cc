@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "hopmix/kernels/padded.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "hopmix/kernels/delta_tile.cc"
 #include <hwy/foreach_target.h>  // before highway.h
@@ -61,7 +59,7 @@ void weights(const DeltaScores<A>& s, A* m, O* p) {
   for (int64_t i = 0; i < s.n; ++i) {
     const Decays<A> decays(s, i);
     int64_t c = 0;
-    for (int64_t at = i * s.ld; c <= i; c += lanes) {
+    for (int64_t at = i * s.n; c <= i; c += lanes) {
       const auto decay = decays.from(c);
       const auto kk = hn::Mul(decay, hn::LoadU(d, s.kk + at + c));
       if (p) {
@@ -71,8 +69,8 @@ void weights(const DeltaScores<A>& s, A* m, O* p) {
       hn::StoreU(hn::IfThenElseZero(below(d, c, i), kk), d, m + at + c);
     }
     for (; c < s.n; c += lanes) {
-      hn::StoreU(hn::Zero(d), d, m + i * s.ld + c);
-      if (p) store_as(hn::Zero(d), p + i * s.ld + c);
+      hn::StoreU(hn::Zero(d), d, m + i * s.n + c);
+      if (p) store_as(hn::Zero(d), p + i * s.n + c);
     }
   }
 }
@@ -92,8 +90,8 @@ void weights_transposed(const DeltaScores<A>& s, A* decay, A* m, O* p) {
     }
     for (; c < s.n; c += lanes) {
       const auto e = hn::IfThenZeroElse(below(d, c, j), decays.to(c));
-      const auto kk = hn::Mul(e, hn::LoadU(d, s.kk + j * s.ld + c));
-      const auto qk = hn::Mul(e, hn::LoadU(d, s.qk + j * s.ld + c));
+      const auto kk = hn::Mul(e, hn::LoadU(d, s.kk + j * s.n + c));
+      const auto qk = hn::Mul(e, hn::LoadU(d, s.qk + j * s.n + c));
       hn::StoreU(e, d, decay + row + c);
       hn::StoreU(hn::IfThenZeroElse(below(d, c, j + 1), kk), d, m + row + c);
       store_as(hn::IfThenZeroElse(below(d, c, j), qk), p + row + c);
@@ -103,12 +101,10 @@ void weights_transposed(const DeltaScores<A>& s, A* decay, A* m, O* p) {
 
 template <typename A>
 void weights_backward(const DeltaScores<A>& s, const A* decay, const A* m, const A* dm, const A* dp,
-                      A* dkk, A* dqk, A* dg) {
+                      A* dkk, A* dqk, A* sums, A* dg) {
   const Tag<A> d;
   const int64_t lanes = hn::Lanes(d);
-  Buffer<A> buffer(dg ? s.n : 0);
-  A* sums = buffer.data();  // over the rows so far, for each i
-  if (dg) std::fill_n(sums, s.n, A{0});
+  if (dg) std::fill_n(sums, s.n, A{0});  // over the rows so far, for each i
   for (int64_t j = 0; j < s.n; ++j) {
     const int64_t row = j * s.n, from = j / lanes * lanes;
     for (int64_t c = 0; c < from; c += lanes) {
@@ -119,26 +115,21 @@ void weights_backward(const DeltaScores<A>& s, const A* decay, const A* m, const
     for (int64_t c = from; c < s.n; c += lanes) {
       const auto hidden = below(d, c, j), past = below(d, c, j + 1);
       const auto e = hn::LoadU(d, decay + row + c);
-      const auto gp = hn::IfThenZeroElse(hidden, hn::LoadU(d, dp + j * s.ld + c));
-      const auto gm = hn::IfThenZeroElse(past, hn::LoadU(d, dm + j * s.ld + c));
+      const auto gp = hn::IfThenZeroElse(hidden, hn::LoadU(d, dp + j * s.n + c));
+      const auto gm = hn::IfThenZeroElse(past, hn::LoadU(d, dm + j * s.n + c));
       const auto gq = hn::Mul(e, gp);
       hn::StoreU(gq, d, dqk + row + c);
       hn::StoreU(hn::Mul(e, gm), d, dkk + row + c);
       if (dg) {
         const auto sum = hn::LoadU(d, sums + c);
         total = hn::Add(total, hn::IfThenZeroElse(hidden, sum));
-        const auto both = hn::MulAdd(gq, hn::LoadU(d, s.qk + j * s.ld + c),
+        const auto both = hn::MulAdd(gq, hn::LoadU(d, s.qk + j * s.n + c),
                                      hn::Mul(gm, hn::LoadU(d, m + row + c)));
         hn::StoreU(hn::Add(sum, hn::IfThenZeroElse(past, both)), d, sums + c);
       }
     }
-    if (dg) dg[j] += hn::GetLane(hn::SumOfLanes(d, total));
+    if (dg) dg[j] = hn::GetLane(hn::SumOfLanes(d, total));
   }
-}
-
-template <typename A>
-HWY_INLINE Vec<A> factor(const A* s, int64_t i) {
-  return hn::Set(Tag<A>(), s ? s[i] : A{1});
 }
 
 template <typename A>
@@ -146,7 +137,7 @@ void errors(int64_t n, int64_t width, const A* a, const A* beta, const A* v, con
             A* u) {
   const Tag<A> d;
   for (int64_t i = 0; i < n; ++i) {
-    const auto f = factor(a, i), b = factor(beta, i);
+    const auto f = hn::Set(d, a ? a[i] : A{1}), b = hn::Set(d, beta[i]);
     for (int64_t c = i * width; c < (i + 1) * width; c += hn::Lanes(d)) {
       const auto error = hn::NegMulAdd(f, hn::LoadU(d, x + c), hn::LoadU(d, v + c));
       hn::StoreU(error, d, w + c);
@@ -155,82 +146,17 @@ void errors(int64_t n, int64_t width, const A* a, const A* beta, const A* v, con
   }
 }
 
-template <typename A, typename O>
-void left(int64_t n, int64_t width, const A* s, const A* x, O* out) {
-  const Tag<A> d;
-  for (int64_t i = 0; i < n; ++i) {
-    const auto f = factor(s, i);
-    for (int64_t c = i * width; c < (i + 1) * width; c += hn::Lanes(d)) {
-      store_as(hn::Mul(f, hn::LoadU(d, x + c)), out + c);
-    }
-  }
-}
-
-/// The bits of x rounded to bfloat16, in the lower half of each lane.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<Tag<float>>> half_bits(Vec<float> x) {
-  const hn::RebindToUnsigned<Tag<float>> du;
-  const auto word = hn::BitCast(du, x);
-  const auto upper = hn::ShiftRight<16>(word);
-  const auto odd = hn::And(upper, hn::Set(du, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(word, hn::Set(du, 0x7fff)), odd));
-  const auto nan = hn::RebindMask(du, hn::IsNaN(x));
-  return hn::IfThenElse(nan, hn::Or(upper, hn::Set(du, 0x40)), rounded);
-}
-
-template <typename A, typename O>
-void right(int64_t n, int64_t width, const A* s, const A* x, O* out) {
-  if constexpr (!std::is_same_v<O, Bfloat16>) {
-    left(n, width, s, x, out);
-  } else {
-    const Tag<A> d;
-    const hn::RebindToUnsigned<Tag<A>> du;
-    for (int64_t i = 0; i < n; i += 2) {
-      const auto even = factor(s, i), odd = factor(s, i + 1);
-      const A* row = x + i * width;
-      for (int64_t c = 0; c < width; c += hn::Lanes(d)) {
-        const auto low = half_bits(hn::Mul(even, hn::LoadU(d, row + c)));
-        const auto high = half_bits(hn::Mul(odd, hn::LoadU(d, row + width + c)));
-        hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), du,
-                   reinterpret_cast<uint32_t*>(out + i * width + 2 * c));
-      }
-    }
-  }
-}
-
-template <typename A, typename O>
-void sum(int64_t n, int64_t width, const A* x, const A* y, O* out) {
-  const Tag<A> d;
-  for (int64_t c = 0; c < n * width; c += hn::Lanes(d)) {
-    store_as(hn::Add(hn::LoadU(d, x + c), hn::LoadU(d, y + c)), out + c);
-  }
-}
-
 template <typename A>
-void add_dots(int64_t n, int64_t width, const A* x, const A* y, A* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] += dot(x + i * width, y + i * width, width);
-}
-
-void split_words(int64_t rows, int64_t cols, const uint32_t* pairs, uint16_t* out) {
-  const hn::ScalableTag<uint32_t> d;
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  for (int64_t r = 0; r < rows / 2; ++r) {
-    const uint32_t* from = pairs + r * cols;
-    for (int64_t c = 0; c < cols; c += hn::Lanes(d)) {
-      const auto both = hn::LoadU(d, from + c);
-      hn::StoreU(hn::TruncateTo(half, both), half, out + 2 * r * cols + c);
-      hn::StoreU(hn::TruncateTo(half, hn::ShiftRight<16>(both)), half,
-                 out + (2 * r + 1) * cols + c);
-    }
+void add(int64_t size, const A* x, A* y) {
+  const Tag<A> d;
+  for (int64_t c = 0; c < size; c += hn::Lanes(d)) {
+    hn::StoreU(hn::Add(hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
   }
 }
 
 template <typename A, typename O>
 DeltaTable<A, O> table() {
-  return {weights<A, O>,       weights_transposed<A, O>,
-          weights_backward<A>, errors<A>,
-          left<A, A>,          left<A, O>,
-          right<A, O>,         sum<A, O>,
-          add_dots<A>};
+  return {weights<A, O>, weights_transposed<A, O>, weights_backward<A>, errors<A>, add<A>};
 }
 
 // What is exported cannot be a template.
@@ -249,12 +175,6 @@ namespace hopmix::kernels {
 HWY_EXPORT(float_table);
 HWY_EXPORT(bfloat16_table);
 HWY_EXPORT(double_table);
-HWY_EXPORT(split_words);
-
-void split_pairs(int64_t rows, int64_t cols, const Bfloat16* pairs, Bfloat16* out) {
-  HWY_DYNAMIC_DISPATCH(split_words)
-  (rows, cols, reinterpret_cast<const uint32_t*>(pairs), reinterpret_cast<uint16_t*>(out));
-}
 
 template <typename A, typename O>
 const DeltaTable<A, O>& delta_tiles() {

@@ -1,9 +1,9 @@
 // The parts of a chunk of the (gated) delta rule that are not matrix products; ops/delta_rule.h
 // joins them with the products and has the equations.
 //
-// Rows are tokens of a chunk, n of them. n and widths are multiples of kPad, tiles are row-major
-// and contiguous unless a leading dimension is given. Log decays G come as the sum of `high` and
-// `low`, so that a small decay behind a large one keeps its digits; null where there are none.
+// Rows are tokens of a chunk, n of them. n and widths are multiples of kTileLanes. Log decays G
+// come as the sum of `high` and `low`, so that a small decay behind a large one keeps its digits;
+// null where there are none.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace hopmix::kernels {
 
-/// Raw products k . k and q . k of one chunk with leading dimension ld, and G [n].
+/// Raw products k . k and q . k of one chunk [n, n], of which only what a token may see is read,
+/// and G [n].
 template <typename A>
 struct DeltaScores {
-  int64_t n, ld;
+  int64_t n;
   const A *kk, *qk;
   const A *high, *low;
 };
@@ -25,39 +26,27 @@ struct DeltaScores {
 template <typename A, typename O>
 struct DeltaTable {
   /// m_ij = e^(G_i - G_j) kk_ij where j < i, p_ij = e^(G_i - G_j) qk_ij where j <= i; 0 elsewhere.
-  /// Both have the scores' ld and may be the scores. p may be null: not wanted.
+  /// They may be the scores. p may be null: not wanted.
   void (*weights)(const DeltaScores<A>&, A* m, O* p);
 
-  /// The same transposed, rows j and columns i, as [n, n]; and the decays alone.
+  /// The same with rows j and columns i, from scores that lie so; and the decays alone.
   void (*weights_transposed)(const DeltaScores<A>&, A* decay, A* m, O* p);
 
-  /// From the gradients of m and p (transposed, with the scores' ld): those of kk and qk [n, n], 0
-  /// where hidden, and dg_t += sum over j < t <= i of what e^(G_i - G_j) gets, unless dg is null.
+  /// From the gradients of m and p, transposed too: those of kk and qk, 0 where hidden, which may
+  /// take their places, and dg_t = sum over j < t <= i of what e^(G_i - G_j) gets, unless dg is
+  /// null. `scratch` is [n].
   void (*weights_backward)(const DeltaScores<A>&, const A* decay, const A* m, const A* dm,
-                           const A* dp, A* dkk, A* dqk, A* dg);
+                           const A* dp, A* dkk, A* dqk, A* scratch, A* dg);
 
-  /// w_i = v_i - a_i x_i, u_i = beta_i w_i. Factors of rows may be null, here and below: ones.
+  /// w_i = v_i - a_i x_i, u_i = beta_i w_i. a may be null: ones.
   void (*errors)(int64_t n, int64_t width, const A* a, const A* beta, const A* v, const A* x, A* w,
                  A* u);
 
-  /// out_i = s_i x_i, in place or not.
-  void (*scale)(int64_t n, int64_t width, const A* s, const A* x, A* out);
-
-  /// out_i = s_i x_i as a left factor, or as a right one.
-  void (*left)(int64_t n, int64_t width, const A* s, const A* x, O* out);
-  void (*right)(int64_t n, int64_t width, const A* s, const A* x, O* out);
-
-  /// out = x + y
-  void (*sum)(int64_t n, int64_t width, const A* x, const A* y, O* out);
-
-  /// out_i += x_i . y_i
-  void (*dots)(int64_t n, int64_t width, const A* x, const A* y, A* out);
+  /// y += x
+  void (*add)(int64_t size, const A* x, A* y);
 };
 
 template <typename A, typename O>
 const DeltaTable<A, O>& delta_tiles();
-
-/// [rows, 2 cols] = [rows / 2, cols] pairs: a right factor of bfloat16 as a left one.
-void split_pairs(int64_t rows, int64_t cols, const Bfloat16* pairs, Bfloat16* out);
 
 }  // namespace hopmix::kernels

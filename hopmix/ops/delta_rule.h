@@ -27,6 +27,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -52,31 +53,33 @@ class DeltaRule {
         heads_(call.heads),
         most_(call.rows()),
         gates_(std::move(gates)),
-        rows_(11 * most_),
-        scores_(2 * most_ * most_),
-        p_(most_ * most_),
+        rows_(kRows * most_),
+        kk_(most_ * most_),
+        qk_(most_ * most_),
+        k_columns_(most_ * keys_),
         w_(most_ * values_),
         u_(most_ * values_),
-        read_(most_ * values_),
-        columns_(2 * most_ * keys_),
-        k_(kMixed ? most_ * keys_ : 0),
-        q_(kMixed ? most_ * keys_ : 0),
-        columns_left_(kMixed ? 2 * most_ * keys_ : 0),
+        mix_(most_ * values_),
+        scaled_(most_ * std::max(keys_, values_)),
+        p_(most_ * most_),
+        k_(most_ * keys_),
+        q_(most_ * keys_),
+        turned_(most_ * keys_),
         state_(keys_ * values_),
-        right_(2 * most_ * std::max(keys_, values_)) {
+        tokens_(most_ * std::max(keys_, values_)) {
     std::fill_n(ones(), most_, A{1});
   }
 
   void forward(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
     const int64_t n = chunk.rows();
     enter(chunk);
-    const O *k = left(n, keys_, nullptr, tiles.k, k_), *q = left(n, keys_, nullptr, tiles.q, q_);
-    const O* s = right(keys_, values_, nullptr, state, state_);
+    const O *k = k_.left(tiles.k, n, keys_), *q = q_.left(tiles.q, n, keys_);
+    const O* s = state_.right(state, keys_, values_);
     Products::multiply(n, values_, keys_, q, keys_, s, values_, tiles.o, values_, false);
-    if (decays()) table_.scale(n, values_, a(), tiles.o, tiles.o);
-    solve(n, k, q, s, tiles.v);
-    const O* u = right(n, values_, nullptr, u_.data(), right_);
-    Products::multiply(n, values_, n, p_.data(), n, u, values_, tiles.o, values_, true);
+    scale(a(), n, values_, tiles.o);
+    solve(n, tiles.k, k, q, s, tiles.v);
+    Visible::apply(n, values_, p_.data(), tokens_.right(u_.data(), n, values_), false, tiles.o,
+                   true);
     advance_state(n, state);
     Products::release();
   }
@@ -84,10 +87,10 @@ class DeltaRule {
   void advance(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
     const int64_t n = chunk.rows();
     enter(chunk);
-    solve(n, left(n, keys_, nullptr, tiles.k, k_), nullptr,
-          right(keys_, values_, nullptr, state, state_), tiles.v);
+    solve(n, tiles.k, k_.left(tiles.k, n, keys_), nullptr, state_.right(state, keys_, values_),
+          tiles.v);
     advance_state(n, state);
-    kept_.push_back({chunk.token, kernels::Buffer<A>(n * values_)});
+    kept_.push_back({chunk.token, Memory(n * values_)});
     std::copy_n(w_.data(), n * values_, kept_.back().w.data());
     Products::release();
   }
@@ -95,119 +98,102 @@ class DeltaRule {
   void backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const A* state,
                 const ChunkGradients<A>& d, A* d_state) {
     const int64_t n = chunk.rows();
-    if (back_.most < n) back_ = Backward(most_, keys_, values_);
+    if (!back_) back_.emplace(most_, keys_, values_);
     enter(chunk);
-    const O* k = left(n, keys_, nullptr, tiles.k, k_);
-    find_errors(chunk, k, state, tiles.v);
-    const O* q = left(n, keys_, nullptr, tiles.q, q_);
-    pack_columns<O>(k, n, keys_, columns_.data(), 2 * n);
-    pack_columns<O>(q, n, keys_, columns_.data() + column(n), 2 * n);
-    Products::multiply(n, 2 * n, keys_, k, keys_, columns_.data(), 2 * n, scores_.data(), 2 * n,
-                       false);
-    const Scores scores{n, 2 * n, scores_.data(), scores_.data() + n, high(), low()};
-    table_.weights_transposed(scores, back_.decay.data(), back_.m.data(), p_.data());
+    const O* k = k_.left(tiles.k, n, keys_);
+    find_errors(chunk, tiles, k, state);
+    pack_columns<A>(tiles.k, n, keys_, k_columns_.data(), n);
+    pack_columns<A>(tiles.q, n, keys_, back_->q_columns.data(), n);
+    Visible::make(n, keys_, k, turned_.right(k_columns_.data(), keys_, n), true, kk_.data());
+    Visible::make(n, keys_, k, turned_.right(back_->q_columns.data(), keys_, n), true, qk_.data());
+    const Scores scores{n, kk_.data(), qk_.data(), high(), low()};
+    table_.weights_transposed(scores, back_->decay.data(), back_->m.data(), p_.data());
 
-    A *h = back_.ho.data(), *d_o = h + n * values_;
-    std::copy_n(d.o, n * values_, d_o);
-    solve_backward(n, k, d_o, d_state, h);
-    if (d.v != nullptr) table_.scale(n, values_, beta(), back_.x.data(), d.v);
+    A *x = back_->x.data(), *h = back_->h.data();
+    solve_backward(n, k, d.o, d_state);
+    if (d.v != nullptr) loops_.scale_rows(x, beta(), n, values_, d.v);
     if (gates_.d_beta.defined()) {
-      std::fill_n(sums(), n, A{0});
-      table_.dots(n, values_, back_.x.data(), w_.data(), sums());
+      loops_.row_dots(x, w_.data(), n, values_, sums());
       store(gates_.d_beta, chunk, sums());
     }
     if (d.q != nullptr || d.k != nullptr || wants_decay()) {
       keys_backward(chunk, tiles, scores, state, d, d_state);
     }
-    // The rows of columns_ are those of [k; q].
-    const O* ho = right(2 * n, values_, decays() ? a() : nullptr, h, right_);
     scale_state(d_state);
-    Products::multiply(keys_, values_, 2 * n, columns_left(2 * n), 2 * n, ho, values_, d_state,
+    Products::multiply(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
+                       tokens_.right(scaled(a(), n, values_, h), n, values_), values_, d_state,
+                       values_, true);
+    Products::multiply(keys_, values_, n, turned_.left(back_->q_columns.data(), keys_, n), n,
+                       tokens_.right(scaled(a(), n, values_, d.o), n, values_), values_, d_state,
                        values_, true);
     Products::release();
   }
 
  private:
-  static constexpr bool kMixed = !std::is_same_v<O, A>;
   static constexpr int64_t kSmall = kernels::kTileLanes;
+  static constexpr int64_t kRows = 11;         // those below
   static constexpr double kForgotten = -1000;  // e to this is 0 in every type
   using Scores = kernels::DeltaScores<A>;
-  template <typename X>
-  using Memory = kernels::Buffer<X>;
+  using Memory = kernels::Buffer<A>;
+  using Factor = Operand<O, A>;
+  using Visible = VisibleProducts<Products, O, A>;
 
   // What the backward needs beyond.
   struct Backward {
-    Backward() = default;
     Backward(int64_t rows, int64_t keys, int64_t values)
-        : most(rows),
+        : q_columns(rows * keys),
           decay(rows * rows),
           m(rows * rows),
           dkk(rows * rows),
           dqk(rows * rows),
           aside(rows * rows),
-          dscores(2 * rows * rows),
           x(rows * values),
-          ho(2 * rows * values),
+          h(rows * values),
+          token_columns(rows * values),
+          state_columns(keys * values),
           dq(rows * keys),
           dk(rows * keys),
           square(rows * rows),
           u(rows * values),
-          ho_left(2 * rows * values),
-          ho_columns(2 * rows * values),
-          state_left(keys * values),
-          state_columns(keys * values) {}
-    int64_t most = 0;
-    Memory<A> decay, m, dkk, dqk, aside, dscores, x, ho, dq, dk;
-    Memory<O> square, u, ho_left, ho_columns, state_left, state_columns;
+          columns(rows * values) {}
+    Memory q_columns, decay, m, dkk, dqk, aside, x, h, token_columns, state_columns, dq, dk;
+    Factor square, u, columns;
   };
 
   // W of a chunk, from the walk that found the states.
   struct Errors {
     int64_t token;
-    Memory<A> w;
+    Memory w;
   };
 
   bool decays() const { return gates_.log_decay.defined(); }
   bool wants_decay() const { return gates_.d_log_decay.defined(); }
   A* row(int64_t which) const { return rows_.data() + which * most_; }
+  A* gate_row(int64_t which) const { return decays() ? row(which) : nullptr; }
   A* beta() const { return row(0); }
   A* minus_beta() const { return row(1); }
   A* ones() const { return row(2); }
-  A* high() const { return decays() ? row(3) : nullptr; }
-  A* low() const { return decays() ? row(4) : nullptr; }
-  A* e() const { return decays() ? row(5) : nullptr; }
-  A* sums() const { return row(6); }
-  A* after() const { return row(7); }                   // what dg_t gets for every t up to a token
-  A* before() const { return row(8); }                  // for every t behind a token
-  A* a() const { return decays() ? row(9) : nullptr; }  // twice, for [k; q]
+  A* sums() const { return row(3); }
+  A* scratch() const { return row(4); }
+  A* high() const { return gate_row(5); }
+  A* low() const { return gate_row(6); }
+  A* a() const { return gate_row(7); }
+  A* e() const { return gate_row(8); }
+  A* up_to() const { return row(9); }    // what a_i gets
+  A* behind() const { return row(10); }  // what e_j gets
 
-  /// Offset of column i in a right factor.
-  static int64_t column(int64_t i) { return (std::is_same_v<O, kernels::Bfloat16> ? 2 : 1) * i; }
-
-  /// s_i x_i as a factor: x itself where that is the same, else in `to`.
-  const O* left(int64_t n, int64_t width, const A* s, const A* x, const Memory<O>& to) const {
-    if constexpr (!kMixed) {
-      if (s == nullptr) return x;
-    }
-    table_.left(n, width, s, x, to.data());
-    return to.data();
+  /// x_i *= s_i; nothing without gates.
+  void scale(const A* s, int64_t n, int64_t width, A* x) const {
+    if (s != nullptr) loops_.scale_rows(x, s, n, width, x);
   }
-  const O* right(int64_t n, int64_t width, const A* s, const A* x, const Memory<O>& to) const {
-    if constexpr (!kMixed) {
-      if (s == nullptr) return x;
-    }
-    table_.right(n, width, s, x, to.data());
-    return to.data();
+  /// The same beside x.
+  const A* scaled(const A* s, int64_t n, int64_t width, const A* x) const {
+    if (s == nullptr) return x;
+    loops_.scale_rows(x, s, n, width, scaled_.data());
+    return scaled_.data();
   }
-
-  /// columns_ [keys, n] as a left factor.
-  const O* columns_left(int64_t n) const {
-    if constexpr (std::is_same_v<O, kernels::Bfloat16>) {
-      kernels::split_pairs(keys_, n, columns_.data(), columns_left_.data());
-      return columns_left_.data();
-    } else {
-      return columns_.data();
-    }
+  void scale_state(A* state) const {
+    if (decays()) loops_.scale_rows(state, &a()[last_], 1, keys_ * values_, state);
   }
 
   /// Reads what belongs to each token of the chunk.
@@ -219,7 +205,7 @@ class DeltaRule {
       beta()[i] = inside ? static_cast<A>(read<T>(gates_.beta)[first + i * heads_]) : A{0};
       minus_beta()[i] = -beta()[i];
     }
-    a_n_ = 1;
+    last_ = n - 1;
     if (!decays()) return;
     long double sum = 0;  // high + low holds its digits in float64 too
     for (int64_t i = 0; i < n; ++i) {
@@ -229,12 +215,11 @@ class DeltaRule {
       }
       high()[i] = static_cast<A>(sum);
       low()[i] = static_cast<A>(sum - high()[i]);
-      a()[i] = a()[n + i] = std::exp(high()[i]) * (1 + low()[i]);
+      a()[i] = std::exp(high()[i]) * (1 + low()[i]);
     }
     for (int64_t i = 0; i < n; ++i) {
-      e()[i] = std::exp((high()[n - 1] - high()[i]) + (low()[n - 1] - low()[i]));
+      e()[i] = std::exp((high()[last_] - high()[i]) + (low()[last_] - low()[i]));
     }
-    a_n_ = a()[n - 1];
   }
 
   void store(const Tensor& to, const Chunk& chunk, const A* from) const {
@@ -244,16 +229,15 @@ class DeltaRule {
     }
   }
 
-  /// W and U, and with q also P; columns_ keeps those of k.
-  void solve(int64_t n, const O* k, const O* q, const O* state, const A* v) {
-    A *m = scores_.data(), *qk = m + n * n, *mix = read_.data(), *u = u_.data();
-    pack_columns<O>(k, n, keys_, columns_.data(), n);
-    Products::multiply(n, n, keys_, k, keys_, columns_.data(), n, m, n, false);
-    if (q != nullptr) {
-      Products::multiply(n, n, keys_, q, keys_, columns_.data(), n, qk, n, false);
-    }
+  /// W and U, and with q also P. `k`, `q` and `state` are factors, `keys` and `v` tiles.
+  void solve(int64_t n, const A* keys, const O* k, const O* q, const O* state, const A* v) {
+    A *m = kk_.data(), *mix = mix_.data(), *u = u_.data();
+    pack_columns<A>(keys, n, keys_, k_columns_.data(), n);
+    const O* columns = turned_.right(k_columns_.data(), keys_, n);
+    Visible::make(n, keys_, k, columns, false, m);
+    if (q != nullptr) Visible::make(n, keys_, q, columns, false, qk_.data());
     Products::multiply(n, values_, keys_, k, keys_, state, values_, mix, values_, false);
-    table_.weights({n, n, m, qk, high(), low()}, m, q != nullptr ? p_.data() : nullptr);
+    table_.weights({n, m, qk_.data(), high(), low()}, m, q != nullptr ? p_.data() : nullptr);
     table_.errors(n, values_, a(), beta(), v, mix, w_.data(), u);
     for (int64_t b = 0; b < n; b += kSmall) {
       A* at = mix + b * values_;  // M U
@@ -271,43 +255,37 @@ class DeltaRule {
   /// After solve(). `state` becomes that after the chunk.
   void advance_state(int64_t n, A* state) {
     scale_state(state);
-    Products::multiply(keys_, values_, n, columns_left(n), n,
-                       right(n, values_, e(), u_.data(), right_), values_, state, values_, true);
-  }
-
-  void scale_state(A* state) const {
-    if (decays()) table_.scale(1, keys_ * values_, &a_n_, state, state);
+    Products::multiply(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
+                       tokens_.right(scaled(e(), n, values_, u_.data()), n, values_), values_,
+                       state, values_, true);
   }
 
   /// W and U again: kept, but for the last chunk, whose W the walk over the states did not need.
-  void find_errors(const Chunk& chunk, const O* k, const A* state, const A* v) {
+  void find_errors(const Chunk& chunk, const ChunkTiles<A>& tiles, const O* k, const A* state) {
+    const int64_t n = chunk.rows();
     if (kept_.empty() || kept_.back().token != chunk.token) {
-      solve(chunk.rows(), k, nullptr, right(keys_, values_, nullptr, state, state_), v);
+      solve(n, tiles.k, k, nullptr, state_.right(state, keys_, values_), tiles.v);
       return;
     }
     w_ = std::move(kept_.back().w);
     kept_.pop_back();
-    table_.scale(chunk.rows(), values_, beta(), w_.data(), u_.data());
+    loops_.scale_rows(w_.data(), beta(), n, values_, u_.data());
   }
 
-  /// X and h = H, and what e_j gets.
-  void solve_backward(int64_t n, const O* k, const A* d_o, const A* d_state, A* h) {
-    A* x = back_.x.data();
-    Products::multiply(n, values_, keys_, k, keys_, right(keys_, values_, nullptr, d_state, state_),
-                       values_, x, values_, false);
-    if (decays()) table_.scale(n, values_, e(), x, x);
-    if (wants_decay()) {
-      std::fill_n(before(), n, A{0});
-      table_.dots(n, values_, x, u_.data(), before());
-    }
-    Products::multiply(n, values_, n, p_.data(), n, right(n, values_, nullptr, d_o, right_),
-                       values_, x, values_, true);
+  /// X and H, and what e_j gets.
+  void solve_backward(int64_t n, const O* k, const A* d_o, const A* d_state) {
+    A *x = back_->x.data(), *h = back_->h.data();
+    Products::multiply(n, values_, keys_, k, keys_, state_.right(d_state, keys_, values_), values_,
+                       x, values_, false);
+    scale(e(), n, values_, x);
+    if (wants_decay()) loops_.row_dots(x, u_.data(), n, values_, behind());
+    Visible::apply(n, values_, p_.data(), tokens_.right(d_o, n, values_), true, x, true);
     std::fill_n(h, n * values_, A{0});
-    const A* m = back_.m.data();
+    const A* m = back_->m.data();
     for (int64_t b = n - kSmall; b >= 0; b -= kSmall) {
-      const int64_t behind = b + kSmall;
-      if (behind < n) {
-        Products::multiply(kSmall, values_, n - behind, m + b * n + behind, n, h + behind * values_,
+      const int64_t next = b + kSmall;
+      if (next < n) {
+        Products::multiply(kSmall, values_, n - next, m + b * n + next, n, h + next * values_,
                            values_, x + b * values_, values_, true);
       }
       exact_.substitute_backward(kSmall, values_, false, m + b * n + b, n, minus_beta() + b,
@@ -319,75 +297,79 @@ class DeltaRule {
   void keys_backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const Scores& scores,
                      const A* state, const ChunkGradients<A>& d, const A* d_state) {
     const int64_t n = chunk.rows();
-    const O* ho = left(2 * n, values_, nullptr, back_.ho.data(), back_.ho_left);
-    pack_columns<O>(ho, 2 * n, values_, back_.ho_columns.data(), 2 * n);
-    A* dm = back_.dscores.data();
-    Products::multiply(n, 2 * n, values_, left(n, values_, nullptr, u_.data(), back_.u), values_,
-                       back_.ho_columns.data(), 2 * n, dm, 2 * n, false);
-    if (wants_decay()) std::fill_n(sums(), n, A{0});
-    A *dkk = back_.dkk.data(), *dqk = back_.dqk.data(), *aside = back_.aside.data();
-    table_.weights_backward(scores, back_.decay.data(), back_.m.data(), dm, dm + n, dkk, dqk,
-                            wants_decay() ? sums() : nullptr);
+    const A* h = back_->h.data();
+    A *dkk = back_->dkk.data(), *dqk = back_->dqk.data(), *aside = back_->aside.data();
+    const O* u = back_->u.left(u_.data(), n, values_);
+    Visible::make(n, values_, u, token_columns(h, n), true, dkk);
+    Visible::make(n, values_, u, token_columns(d.o, n), true, dqk);
+    table_.weights_backward(scores, back_->decay.data(), back_->m.data(), dkk, dqk, dkk, dqk,
+                            scratch(), wants_decay() ? sums() : nullptr);
 
-    A* dq = d.q != nullptr ? d.q : back_.dq.data();
-    A* dk = d.k != nullptr ? d.k : back_.dk.data();
+    A* dq = d.q != nullptr ? d.q : back_->dq.data();
+    A* dk = d.k != nullptr ? d.k : back_->dk.data();
     const O* s = state_columns(state);
-    Products::multiply(n, keys_, values_, ho + n * values_, values_, s, keys_, dq, keys_, false);
-    Products::multiply(n, keys_, values_, ho, values_, s, keys_, dk, keys_, false);
-    if (decays()) {
-      table_.scale(n, keys_, a(), dq, dq);
-      table_.scale(n, keys_, a(), dk, dk);
-    }
-    if (wants_decay()) {
-      std::fill_n(after(), n, A{0});
-      table_.dots(n, keys_, dq, tiles.q, after());
-      table_.dots(n, keys_, dk, tiles.k, after());
-      store_decay(chunk, state, d_state);
-    }
-    const O* k = right(n, keys_, nullptr, tiles.k, right_);
-    pack_left_transposed<A>(dkk, n, n, n, aside, n);
-    table_.sum(n, n, dkk, aside, back_.square.data());
-    Products::multiply(n, keys_, n, back_.square.data(), n, k, keys_, dk, keys_, true);
+    Products::multiply(n, keys_, values_, tokens_.left(d.o, n, values_), values_, s, keys_, dq,
+                       keys_, false);
+    Products::multiply(n, keys_, values_, tokens_.left(h, n, values_), values_, s, keys_, dk, keys_,
+                       false);
+    scale(a(), n, keys_, dq);
+    scale(a(), n, keys_, dk);
+    if (wants_decay()) store_decay(chunk, tiles, dq, dk, state, d_state);
+
     pack_left_transposed<A>(dqk, n, n, n, aside, n);
-    Products::multiply(n, keys_, n, left(n, n, nullptr, aside, back_.square), n, k, keys_, dq,
-                       keys_, true);
-    Products::multiply(n, keys_, n, left(n, n, nullptr, dqk, back_.square), n,
-                       right(n, keys_, nullptr, tiles.q, right_), keys_, dk, keys_, true);
-    Products::multiply(n, keys_, values_, left(n, values_, e(), u_.data(), back_.u), values_,
+    const O* k = tokens_.right(tiles.k, n, keys_);
+    Visible::apply(n, keys_, back_->square.left(aside, n, n), k, false, dq, true);
+    pack_left_transposed<A>(dkk, n, n, n, aside, n);
+    table_.add(n * n, dkk, aside);
+    Products::multiply(n, keys_, n, back_->square.left(aside, n, n), n, k, keys_, dk, keys_, true);
+    Visible::apply(n, keys_, back_->square.left(dqk, n, n), tokens_.right(tiles.q, n, keys_), true,
+                   dk, true);
+    Products::multiply(n, keys_, values_,
+                       back_->u.left(scaled(e(), n, values_, u_.data()), n, values_), values_,
                        state_columns(d_state), keys_, dk, keys_, true);
+  }
+
+  /// x [n, values] transposed, as a right factor.
+  const O* token_columns(const A* x, int64_t n) const {
+    pack_columns<A>(x, n, values_, back_->token_columns.data(), n);
+    return back_->columns.right(back_->token_columns.data(), values_, n);
   }
 
   /// A state transposed, as a right factor [values, keys].
   const O* state_columns(const A* state) const {
-    pack_columns<O>(left(keys_, values_, nullptr, state, back_.state_left), keys_, values_,
-                    back_.state_columns.data(), keys_);
-    return back_.state_columns.data();
+    pack_columns<A>(state, keys_, values_, back_->state_columns.data(), keys_);
+    return state_.right(back_->state_columns.data(), values_, keys_);
   }
 
-  /// Gathers what every decay over a token gets.
-  void store_decay(const Chunk& chunk, const A* state, const A* d_state) const {
-    A whole = 0, past = 0;
-    table_.dots(1, keys_ * values_, state, d_state, &whole);
-    whole *= a_n_;
-    for (int64_t t = 0; t < chunk.length; ++t) {
-      sums()[t] += whole + past;
-      past += before()[t];
+  /// Gathers what every decay over a token gets; dq and dk hold what comes through a.
+  void store_decay(const Chunk& chunk, const ChunkTiles<A>& tiles, const A* dq, const A* dk,
+                   const A* state, const A* d_state) const {
+    const int64_t n = chunk.rows();
+    A past = 0, rest = 0;
+    loops_.row_dots(state, d_state, 1, keys_ * values_, &past);
+    past *= a()[last_];  // what the whole chunk's decay gets
+    loops_.row_dots(dq, tiles.q, n, keys_, up_to());
+    loops_.row_dots(dk, tiles.k, n, keys_, scratch());
+    for (int64_t t = 0; t < n; ++t) {
+      sums()[t] += past;
+      past += behind()[t];
     }
-    A rest = 0;
-    for (int64_t t = chunk.length - 1; t >= 0; --t) sums()[t] += rest += after()[t];
+    for (int64_t t = n - 1; t >= 0; --t) {
+      rest += up_to()[t] + scratch()[t];
+      sums()[t] += rest;
+    }
     store(gates_.d_log_decay, chunk, sums());
   }
 
-  int64_t keys_, values_, heads_, most_;
+  int64_t keys_, values_, heads_, most_, last_ = 0;
   DeltaGates gates_;
-  A a_n_ = 1;
   const kernels::DeltaTable<A, O>& table_ = kernels::delta_tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();
-  Memory<A> rows_, scores_;
-  Memory<O> p_;
-  Memory<A> w_, u_, read_;
-  Memory<O> columns_, k_, q_, columns_left_, state_, right_;
-  Backward back_;
+  const kernels::ChunkLoops<A>& loops_ = kernels::chunk_loops<A>();
+  Memory rows_, kk_, qk_, k_columns_, w_, u_, mix_, scaled_;
+  kernels::Buffer<O> p_;
+  Factor k_, q_, turned_, state_, tokens_;
+  std::optional<Backward> back_;
   std::vector<Errors> kept_;
 };
 
