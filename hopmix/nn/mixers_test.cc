@@ -45,6 +45,11 @@ const std::vector<Case>& cases() {
       {"block-chacal-one", "block_chacal", "block=1\ngamma=0.5"},
       {"gated-channel", "gated_linear_recurrence", ""},
       {"gated-head", "gated_linear_recurrence", "decay='head'\nheads=2"},
+      {"deltanet", "deltanet", ""},
+      {"deltanet-reflecting", "deltanet", "negative_eigenvalues=true\nheads=2\nconv=2\nexpand_v=3"},
+      {"gated-deltanet", "gated_deltanet", ""},
+      {"gated-deltanet-wide", "gated_deltanet",
+       "negative_eigenvalues=true\nhead_width=20\nheads=3\nexpand_v=1"},
   };
   return all;
 }

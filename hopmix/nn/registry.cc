@@ -4,6 +4,7 @@
 #include "hopmix/nn/mixers/attention.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
+#include "hopmix/nn/mixers/deltanet.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/glr.h"
 
@@ -11,9 +12,15 @@ namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(),    local_attention_entry(),         sparse_attention_entry(),
-      glr_entry(),          gated_linear_recurrence_entry(), chacal_entry(),
+      attention_entry(),
+      local_attention_entry(),
+      sparse_attention_entry(),
+      glr_entry(),
+      gated_linear_recurrence_entry(),
+      chacal_entry(),
       block_chacal_entry(),
+      deltanet_entry(),
+      gated_deltanet_entry(),
   };
   return entries;
 }
