@@ -7,6 +7,7 @@
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/nearest.h"
+#include "hopmix/bench/eager_chunks.h"
 #include "hopmix/bench/peers.h"
 #include "hopmix/nn/pattern_rows.h"
 #include "hopmix/ops/ops.h"
@@ -108,6 +109,40 @@ Problem dense_recurrence(const Shape& s, const Case&) {
           [](Inputs x) { return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]); }};
 }
 
+// q, k, v and log decays in (-1, 0) of the given kind: none, a head's or a channel's.
+enum class Decay { kNone, kHead, kChannel };
+std::vector<Tensor> qkv_decay(const Shape& s, Decay decay) {
+  std::vector<Tensor> inputs = qkv(s);
+  if (decay == Decay::kHead) inputs.push_back(-at::rand({s.batch, s.length, s.heads}));
+  if (decay == Decay::kChannel) {
+    inputs.push_back(-at::rand({s.batch, s.length, s.heads, s.width}));
+  }
+  return inputs;
+}
+
+Problem linear_attention(const Shape& s, const Case&) {
+  return {qkv_decay(s, Decay::kNone),
+          [](Inputs x) { return std::get<0>(ops::linear_attention(x[0], x[1], x[2])); }};
+}
+
+Problem ssd(const Shape& s, const Case&) {
+  return {qkv_decay(s, Decay::kHead),
+          [](Inputs x) { return std::get<0>(ops::ssd(x[0], x[1], x[2], x[3])); }};
+}
+
+Problem gla(const Shape& s, const Case&) {
+  return {qkv_decay(s, Decay::kChannel),
+          [](Inputs x) { return std::get<0>(ops::gla(x[0], x[1], x[2], x[3])); }};
+}
+
+template <Decay kDecay>
+Problem eager(const Shape& s, const Case&) {
+  return {qkv_decay(s, kDecay), [](Inputs x) {
+            return eager_linear_attention(x[0], x[1], x[2],
+                                          kDecay == Decay::kNone ? Tensor() : x[3]);
+          }};
+}
+
 constexpr double kGamma = 0.9;  // the default of the layers
 
 Problem chacal(const Shape& s, const Case&) {
@@ -181,6 +216,9 @@ std::vector<Group> groups() {
        {.growth = Growth::kQuadraticTime}},
       {"block_chacal", "the same, across blocks by summaries", block_chacal},
       {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
+      {"linear_attention", "S_t = S_{t-1} + k_t v_t^T, o_t = q_t S_t, by chunks", linear_attention},
+      {"ssd", "the same with a decay a head", ssd},
+      {"gla", "the same with a decay a channel", gla},
       {"rms_norm", "root-mean-square normalization", rms_norm},
       {kAttention,
        "causal scaled_dot_product_attention of PyTorch",
@@ -192,6 +230,17 @@ std::vector<Group> groups() {
        solve,
        {""},
        {.growth = Growth::kQuadraticMemory, .is_peer = true}},
+      {"eager_linear_attention",
+       "linear_attention by chunks in PyTorch",
+       eager<Decay::kNone>,
+       {""},
+       {.by_default = false}},
+      {"eager_ssd", "ssd by chunks in PyTorch", eager<Decay::kHead>, {""}, {.by_default = false}},
+      {"eager_gla",
+       "gla by chunks in PyTorch",
+       eager<Decay::kChannel>,
+       {""},
+       {.by_default = false}},
       {kLong,
        "glr_attention with rows made as they are read",
        glr_attention,

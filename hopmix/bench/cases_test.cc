@@ -96,6 +96,24 @@ TEST(Cases, TheDenseSolveIsTheDenseRecurrence) {
   for (const int64_t length : {1, 2, 65}) expect_same("glr_attention dense", "dense_solve", length);
 }
 
+TEST(Cases, TheEagerChunksAreTheOperators) {
+  for (const std::string name : {"linear_attention", "ssd", "gla"}) {
+    for (const int64_t length : {1, 20, 64, 150}) {
+      const Shape shape{.batch = 2, .heads = 3, .width = 16, .length = length};
+      const Problem ours = make_problem(find(name), shape, at::kDouble);
+      const Problem eager = make_problem(find("eager_" + name), shape, at::kDouble);
+      const Tensor y = ours.forward(ours.inputs), z = eager.forward(ours.inputs);
+      EXPECT_TRUE(at::allclose(y, z, 1e-10, 1e-10)) << name << " at " << length;
+      const Tensor seed = at::randn_like(y);
+      const auto dy = torch::autograd::grad({y}, ours.inputs, {seed});
+      const auto dz = torch::autograd::grad({z}, ours.inputs, {seed});
+      for (size_t i = 0; i < dy.size(); ++i) {
+        EXPECT_TRUE(at::allclose(dy[i], dz[i], 1e-9, 1e-9)) << "gradient " << i << " of " << name;
+      }
+    }
+  }
+}
+
 TEST(Cases, LimitsAreStated) {
   EXPECT_EQ(find("dense_solve").longest(), 8192);
   EXPECT_GT(find("glr_attention k^2+1").longest(), int64_t{1} << 40);

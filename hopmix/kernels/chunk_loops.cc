@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "hopmix/kernels/chunk_loops.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include "hopmix/kernels/exp-inl.h"
 #include "hopmix/kernels/row_ops-inl.h"
 #include "hwy/highway.h"
 
@@ -63,13 +64,6 @@ void round_right(const float* x, int64_t rows, int64_t width, Bfloat16* out) {
   }
 }
 
-// e^x; hn::Exp is not defined beyond where it becomes infinite.
-template <typename A>
-HWY_INLINE Vec<A> power(Vec<A> x) {
-  const auto most = hn::Set(Tag<A>(), sizeof(A) == 4 ? A{100} : A{740});
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<A>(), hn::Min(x, most)));
-}
-
 // Calls f(i, j) for the vectors of a matrix [n, n] in which a query sees a key and writes 0 into
 // the others of `y`. Of the vectors on the diagonal f gets some lanes too many:
 // store them with store_visible.
@@ -117,7 +111,7 @@ void decays(const A* high, const A* low, int64_t n, bool transposed, A* m) {
     // The rounding of b cancels: high parts that are near have an exact difference.
     const auto x = transposed ? hn::Add(hn::Sub(columns, rows), hn::Sub(columns_low, rows_low))
                               : hn::Add(hn::Sub(rows, columns), hn::Sub(rows_low, columns_low));
-    store_visible<A>(power<A>(x), n, transposed, i, j, m);
+    store_visible<A>(exp_of(x), n, transposed, i, j, m);
   });
 }
 

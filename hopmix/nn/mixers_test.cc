@@ -50,6 +50,15 @@ const std::vector<Case>& cases() {
       {"gated-deltanet", "gated_deltanet", ""},
       {"gated-deltanet-wide", "gated_deltanet",
        "negative_eigenvalues=true\nhead_width=20\nheads=3\nexpand_v=1"},
+      {"linear-attention", "linear_attention", ""},
+      {"linear-attention-normalizer", "linear_attention",
+       "normalizer=true\ntoken_shift=false\nheads=2"},
+      {"linear-attention-relu", "linear_attention", "feature_map='relu'"},
+      {"linear-attention-softmax", "linear_attention", "feature_map='softmax'"},
+      {"gla", "gla", ""},
+      {"gla-published", "gla", "conv=0\nheads=2\nexpand_v=2.0"},
+      {"mamba2", "mamba2", ""},
+      {"mamba2-small", "mamba2", "expand=1\nhead_width=4\nstate=5\nconv=2"},
   };
   return all;
 }

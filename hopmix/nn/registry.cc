@@ -6,7 +6,10 @@
 #include "hopmix/nn/mixers/chacal.h"
 #include "hopmix/nn/mixers/deltanet.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
+#include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
+#include "hopmix/nn/mixers/linear_attention.h"
+#include "hopmix/nn/mixers/mamba2.h"
 
 namespace hopmix::nn {
 
@@ -21,6 +24,9 @@ const std::vector<MixerEntry>& mixers() {
       block_chacal_entry(),
       deltanet_entry(),
       gated_deltanet_entry(),
+      linear_attention_entry(),
+      gla_entry(),
+      mamba2_entry(),
   };
   return entries;
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "hopmix/ops/chunked_heads.h"
+#include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"
 
 namespace hopmix::ops {
@@ -32,7 +33,6 @@ struct ChunkedOperator;
 
 template <typename Op, size_t N, size_t... I>
 struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
-  using Maybe = const std::optional<Tensor>&;
   using Scale = std::optional<double>;
   using Needs = std::array<bool, N + 1>;  // of the inputs and the initial state
   using Outputs = std::tuple<Tensor, Tensor>;
@@ -52,10 +52,6 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
   static Outputs outputs(const Arguments& args) {
     return {args.empty({"B", "T", "H", "DV"}),
             args.empty({"N", "H", "DK", "DV"}, args.state_dtype())};
-  }
-
-  static std::optional<Tensor> contiguous_if(Maybe t) {
-    return t ? std::optional(t->contiguous()) : std::nullopt;
   }
 
   static Outputs forward_meta(TensorArgument<I>... t, Scale, Maybe initial, Maybe cu) {
@@ -146,15 +142,13 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
 
     static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
       const std::vector<Tensor> saved = ctx->get_saved_variables();
-      const auto maybe = [](const Tensor& t) {
-        return t.defined() ? std::optional(t) : std::nullopt;
-      };
       const bool initial = saved[N].defined();
       const Needs needs = {ctx->needs_input_grad(I)..., initial && ctx->needs_input_grad(N)};
-      std::vector<Tensor> out = find<decltype(backward_cpu)>("_backward")
-                                    .call(maybe(grads[0]), maybe(grads[1]), saved[I]...,
-                                          ctx->saved_data["scale"].template to<Scale>(),
-                                          maybe(saved[N]), maybe(saved[N + 1]), needs);
+      std::vector<Tensor> out =
+          find<decltype(backward_cpu)>("_backward")
+              .call(defined_or_none(grads[0]), defined_or_none(grads[1]), saved[I]...,
+                    ctx->saved_data["scale"].template to<Scale>(), defined_or_none(saved[N]),
+                    defined_or_none(saved[N + 1]), needs);
       for (size_t i = 0; i < needs.size(); ++i) {
         if (!needs[i]) out[i] = Tensor();
       }

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import blockwise
+import outer
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
 
 
@@ -70,6 +71,18 @@ def operator_calls():
             yield mark, getattr(ops, name).default, (*leaves, *rest, cu), {}
             yield "_" + mark, inner.default, (*tensors, *rest, cu), {}
             yield mark + "_backward", backward.default, (y, kept, *tensors, *rest, cu, needs), {}
+    for name in outer.NAMES:
+        for packed in (False, True):
+            tensors = outer.outer_inputs(name, B=1 if packed else 2, T=9)
+            state, cu = outer.initial(3 if packed else 2), bounds if packed else None
+            leaves = [t.clone().requires_grad_() for t in (*tensors, state)]
+            mark = name + ("-packed" if packed else "")
+            yield mark, getattr(ops, name).default, (*leaves[:-1], None, leaves[-1], cu), {}
+            o, end = outer.call(name, tensors, initial_state=state, cu_seqlens=cu)
+            needs = [i != 1 for i in range(len(leaves))]
+            yield mark + "_backward", getattr(ops, name + "_backward").default, (
+                o, end, *tensors, None, state, cu, needs,
+            ), {}  # fmt: skip
     a, x, s = (t.requires_grad_() for t in (rand(2, 9, 5), rand(2, 9, 5, seed=1), rand(2, 5)))
     yield "linear_recurrence", ops.linear_recurrence.default, (a, x), {}
     yield "linear_recurrence-state", ops.linear_recurrence.default, (a, x, s), {}

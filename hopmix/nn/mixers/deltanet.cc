@@ -52,15 +52,12 @@ Tensor DeltaNet::forward(const Tensor& x, Context& context) {
 State DeltaNet::initial_state(int64_t batch) const {
   State state;
   conv_->init_state(batch, state);
-  const auto wide = options().dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
-  state.tensors["s"] = torch::zeros(
-      {batch, config_.heads, config_.head_width, config_.head_width * config_.expand_v},
-      options().dtype(wide));
+  matrix().init(batch, options(), state);
   return state;
 }
 
 Tensor DeltaNet::step(const Tensor& x, State& state, Context&) {
-  Tensor& s = state.tensors.at("s");
+  Tensor& s = state.tensors.at("S");
   const Tensor qkv = conv_->step(qkv_(x), state).unsqueeze(1);
   Tensor o;
   std::tie(o, s) = recur(x.unsqueeze(1), qkv, s);
@@ -69,8 +66,7 @@ Tensor DeltaNet::step(const Tensor& x, State& state, Context&) {
 }
 
 int64_t DeltaNet::state_bytes(int64_t) const {
-  const int64_t wide = std::max<int64_t>(element_size(), 4);
-  return config_.values() * config_.head_width * wide + conv_->state_elements() * element_size();
+  return matrix().bytes(element_size()) + conv_->state_elements() * element_size();
 }
 
 namespace {

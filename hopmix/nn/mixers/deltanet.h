@@ -1,6 +1,7 @@
 // DeltaNet and Gated DeltaNet: a matrix a head that is corrected where it is wrong, not added to.
 #pragma once
 
+#include "hopmix/nn/matrix_state.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"
 #include "hopmix/nn/short_convolution.h"
@@ -47,6 +48,10 @@ class DeltaNet : public Mixer {
 
   /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
   Tensor read_out(const Tensor& o, const Tensor& x);
+
+  MatrixState matrix() const {
+    return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
+  }
 
   DeltaNetConfig config_;
   torch::nn::Linear qkv_{nullptr}, beta_{nullptr}, decay_{nullptr}, gate_{nullptr}, out_{nullptr};

@@ -1,0 +1,18 @@
+// Chunked linear recurrences as one writes them in PyTorch: batched matrix products over all chunks
+// at once, a loop over chunks for the states. What the operators of hopmix are compared with.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace hopmix::bench {
+
+using at::Tensor;
+
+/// S_t = decay_t S_{t-1} + k_t v_t^T, o_t = q_t S_t / sqrt(D), in chunks of 64. Tensors are
+/// [B,T,H,D]. log_decay is undefined (none), [B,T,H], or
+/// [B,T,H,D]; the last in sub-chunks of 16 (arXiv 2312.06635, section 4.3), which have exact
+/// differences of sums of log decays, so that nothing overflows.
+Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const Tensor& log_decay);
+
+}  // namespace hopmix::bench

@@ -1,0 +1,50 @@
+// Gated linear attention (Yang et al. 2023, arXiv 2312.06635).
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/matrix_state.h"
+#include "hopmix/nn/norm.h"
+#include "hopmix/nn/registry.h"
+#include "hopmix/nn/short_convolution.h"
+
+namespace hopmix::nn {
+
+struct GlaConfig {
+  int64_t width = 64, heads = 4;
+  double expand_k = 0.5, expand_v = 1.0;  // widths of q, k and of v, in the model's
+  int64_t gate_rank = 16;                 // of the map to the log decays
+  double gate_divisor = 16;               // log decay = log sigmoid(.) / gate_divisor
+  int64_t convolution = 4;                // taps before q, k, v; 0: none, as in the paper
+
+  int64_t keys() const { return static_cast<int64_t>(expand_k * static_cast<double>(width)); }
+  int64_t values() const { return static_cast<int64_t>(expand_v * static_cast<double>(width)); }
+};
+
+/// S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T, o_t = q_t S_t / sqrt(DK); g_t = log sigmoid(W2 W1 x +
+/// b) / 16 with W1 to gate_rank; RMSNorm a head, times SiLU of a map of x (section 4.4). q, k and v
+/// come through a short convolution with SiLU, an option of flash-linear-attention: it is this
+/// layer's token shift.
+class Gla : public Mixer {
+ public:
+  explicit Gla(const GlaConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state` if there is one.
+  Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state);
+  MatrixState matrix() const;
+
+  GlaConfig config_;
+  torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
+  torch::nn::Linear out_{nullptr};
+  std::shared_ptr<ShortConvolution> convolution_;  // if there is one
+  std::shared_ptr<GatedHeadNorm> norm_;
+};
+
+MixerEntry gla_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,97 @@
+#include "hopmix/nn/mixers/linear_attention.h"
+
+#include <algorithm>
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+namespace {
+
+const std::vector<std::string> kFeatureMaps = {"elu", "relu", "softmax", "identity"};
+
+}  // namespace
+
+LinearAttention::LinearAttention(const LinearAttentionConfig& config) : config_(config) {
+  check_heads(config);
+  if (std::count(kFeatureMaps.begin(), kFeatureMaps.end(), config.feature_map) == 0) {
+    throw Error("feature_map = '" + config.feature_map +
+                "': must be elu, relu, softmax or identity");
+  }
+  if (config.normalizer && config.feature_map == "identity") {
+    throw Error(
+        "normalizer = true: divides by a sum that must be positive, so feature_map must not be "
+        "identity");
+  }
+  qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
+  out_ = register_module("out", linear(config.width, config.width));
+  if (!config.normalizer) {
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(config.head_width()));
+  }
+}
+
+MatrixState LinearAttention::matrix() const {
+  const int64_t width = config_.head_width();
+  return {config_.heads, width, config_.normalizer ? width + 1 : width};
+}
+
+Tensor LinearAttention::features(const Tensor& x) const {
+  if (config_.feature_map == "elu") return torch::elu(x) + 1;
+  if (config_.feature_map == "relu") return torch::relu(x);
+  return config_.feature_map == "softmax" ? torch::softmax(x, -1).to(x.scalar_type()) : x;
+}
+
+Tensor LinearAttention::mix(const Tensor& input, Tensor* state) {
+  std::vector<Tensor> parts =
+      linear_parts(input, qkv_->weight, std::vector<int64_t>(3, config_.width));
+  for (Tensor& part : parts) part = split_heads(part, config_.heads);
+  Tensor v = parts[2];
+  // A channel of ones sums up the weights themselves.
+  if (config_.normalizer) v = torch::constant_pad_nd(v, {0, 1}, 1);
+  auto [o, last] = ops::linear_attention(features(parts[0]), features(parts[1]), v, {},
+                                         state ? std::optional(*state) : std::nullopt);
+  if (state != nullptr) *state = last;
+  if (config_.normalizer) {
+    const int64_t width = config_.head_width();
+    o = o.narrow(-1, 0, width) / (o.narrow(-1, width, 1) + 1e-6);
+  } else {
+    o = norm_->forward(o).to(o.scalar_type());
+  }
+  return o.flatten(2);
+}
+
+Tensor LinearAttention::forward(const Tensor& x, Context& context) {
+  return out_(context.wanted(mix(shift_tokens(config_, x), nullptr)));
+}
+
+State LinearAttention::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  matrix().init(batch, options(), state);
+  return state;
+}
+
+Tensor LinearAttention::step(const Tensor& x, State& state, Context&) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  ++state.position;
+  return out_(mix(input, &state.tensors["S"]).squeeze(1));
+}
+
+int64_t LinearAttention::state_bytes(int64_t) const {
+  return matrix().bytes(element_size()) + token_shift_elements(config_) * element_size();
+}
+
+MixerEntry linear_attention_entry() {
+  return {"linear_attention",
+          "o_i = phi(q_i) sum_{j<=i} phi(k_j)^T v_j",
+          "1",
+          "head width / T",
+          "Katharopoulos et al. 2020 (arXiv 2006.16236)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            LinearAttentionConfig config{read_heads_without_rope(table, defaults)};
+            config.feature_map = table.get_choice("feature_map", config.feature_map, kFeatureMaps);
+            config.normalizer = table.get("normalizer", config.normalizer);
+            return std::make_shared<LinearAttention>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

@@ -1,0 +1,41 @@
+// Linear attention: a feature map in place of the softmax's exponential.
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/matrix_state.h"
+#include "hopmix/nn/norm.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct LinearAttentionConfig : HeadsConfig {
+  std::string feature_map = "elu";  // of q and k: elu (elu(x) + 1), relu, softmax, identity
+  bool normalizer = false;
+};
+
+/// o_i = phi(q_i) sum_{j <= i} phi(k_j)^T v_j, then RMSNorm a head (as flash-linear-attention has
+/// it; Qin et al. 2022, arXiv 2210.10340, found the quotient to be what makes training unstable).
+/// With `normalizer` instead divided by sum_{j <= i} phi(q_i) . phi(k_j), as in the first paper.
+class LinearAttention : public Mixer {
+ public:
+  explicit LinearAttention(const LinearAttentionConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  Tensor features(const Tensor& x) const;
+  /// input [B,T,*] -> [B,T,width]; advances `state` [B,H,D,*] if there is one.
+  Tensor mix(const Tensor& input, Tensor* state);
+  MatrixState matrix() const;
+
+  LinearAttentionConfig config_;
+  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  std::shared_ptr<RmsNorm> norm_;  // unless `normalizer`
+};
+
+MixerEntry linear_attention_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,97 @@
+#include "hopmix/nn/mixers/mamba2.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+Mamba2::Mamba2(const Mamba2Config& config) : config_(config) {
+  const int64_t inner = config.inner();
+  int64_t& head_width = config_.head_width;
+  if (head_width == 0) {
+    head_width = std::max<int64_t>(1, std::min<int64_t>(64, inner / 4));
+    while (inner % head_width != 0) --head_width;
+  }
+  if (head_width < 1 || inner % head_width != 0) {
+    throw Error("head_width = " + std::to_string(head_width) +
+                ": must divide the inner width, expand * width = " + std::to_string(inner));
+  }
+  const std::vector<int64_t> parts = widths();
+  in_ = register_module("in", linear(config.width, parts[0] + parts[1] + parts[2]));
+  convolution_ = register_module("convolution",
+                                 std::make_shared<ShortConvolution>(
+                                     parts[1], ShortConvolutionConfig{.taps = config.convolution}));
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(inner));
+  out_ = register_module("out", linear(inner, config.width));
+  const Tensor dt = torch::exp(torch::empty({heads()}).uniform_(std::log(1e-3), std::log(1e-1)));
+  // softplus(dt_bias) = dt.
+  dt_bias_ = register_parameter("dt_bias", dt + torch::log(-torch::expm1(-dt)));
+  log_a_ = register_parameter("log_a", torch::log(torch::empty({heads()}).uniform_(1, 16)));
+  d_ = register_parameter("d", torch::ones({heads()}));
+}
+
+std::vector<int64_t> Mamba2::widths() const {
+  return {config_.inner(), config_.inner() + 2 * config_.state, heads()};
+}
+
+Tensor Mamba2::mix(const Tensor& z, const Tensor& xbc, const Tensor& dt, Tensor* state) {
+  const std::vector<Tensor> parts =
+      xbc.split_with_sizes({config_.inner(), config_.state, config_.state}, -1);
+  const auto type = xbc.scalar_type();
+  const Tensor x = split_heads(parts[0], heads());
+  const auto for_all_heads = [&](const Tensor& one) {
+    return one.unsqueeze(2).expand({-1, -1, heads(), -1});
+  };
+  const Tensor step = torch::softplus(dt + dt_bias_);  // [B,T,heads]
+  const auto [o, last] =
+      ops::ssd(for_all_heads(parts[2]), for_all_heads(parts[1]), (step.unsqueeze(-1) * x).to(type),
+               (-torch::exp(log_a_) * step).to(type),
+               /*scale=*/1.0, state ? std::optional(*state) : std::nullopt);
+  if (state != nullptr) *state = last;
+  const Tensor y = (o + d_.unsqueeze(-1) * x).flatten(2);
+  return norm_->forward(y * torch::silu(z)).to(type);
+}
+
+Tensor Mamba2::forward(const Tensor& x, Context& context) {
+  const std::vector<Tensor> parts = linear_parts(x, in_->weight, widths());
+  return out_(context.wanted(mix(parts[0], convolution_->forward(parts[1]), parts[2], nullptr)));
+}
+
+State Mamba2::initial_state(int64_t batch) const {
+  State state;
+  convolution_->init_state(batch, state);
+  matrix().init(batch, options(), state);
+  return state;
+}
+
+Tensor Mamba2::step(const Tensor& x, State& state, Context&) {
+  const std::vector<Tensor> parts = in_(x).split_with_sizes(widths(), -1);
+  const Tensor read = convolution_->step(parts[1], state).unsqueeze(1);
+  ++state.position;
+  return out_(
+      mix(parts[0].unsqueeze(1), read, parts[2].unsqueeze(1), &state.tensors["S"]).squeeze(1));
+}
+
+int64_t Mamba2::state_bytes(int64_t) const {
+  return matrix().bytes(element_size()) + convolution_->state_elements() * element_size();
+}
+
+MixerEntry mamba2_entry() {
+  return {"mamba2",
+          "S_t = e^{dt_t A} S_{t-1} + B_t (dt_t x_t)^T, y_t = C_t S_t + D x_t",
+          "1",
+          "expand state / T",
+          "Dao and Gu 2024 (arXiv 2405.21060)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            Mamba2Config config{.width = defaults.width};
+            config.expand = table.get_at_least("expand", config.expand, 1);
+            config.head_width = table.get_at_least("head_width", config.head_width, 0);
+            config.state = table.get_at_least("state", config.state, 1);
+            config.convolution = table.get_at_least("conv", config.convolution, 1);
+            return std::make_shared<Mamba2>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

@@ -1,0 +1,56 @@
+// Mamba-2 (Dao and Gu 2024, arXiv 2405.21060).
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/matrix_state.h"
+#include "hopmix/nn/norm.h"
+#include "hopmix/nn/registry.h"
+#include "hopmix/nn/short_convolution.h"
+
+namespace hopmix::nn {
+
+struct Mamba2Config {
+  int64_t width = 64;
+  int64_t expand = 2;       // inner width, in the model's
+  int64_t head_width = 0;   // must divide the inner width; 0: its largest divisor up to 64 that
+                            // leaves at least 4 heads
+  int64_t state = 64;       // rows of a head's state
+  int64_t convolution = 4;  // taps
+
+  int64_t inner() const { return expand * width; }
+};
+
+/// z, x, B, C, dt = maps of the input; x, B and C through a short convolution with SiLU (this
+/// layer's token shift); dt = softplus(dt + bias); for each head, with A < 0 and B and C common to
+/// all,
+///   S_t = e^{dt_t A} S_{t-1} + B_t (dt_t x_t)^T,  y_t = C_t S_t + D x_t,
+/// then RMSNorm(y SiLU(z)) and the output map. At the start dt is log-uniform in [1e-3, 1e-1], -A
+/// uniform in [1, 16] and D = 1.
+class Mamba2 : public Mixer {
+ public:
+  explicit Mamba2(const Mamba2Config& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// z [B,T,inner], convolved x, B, C [B,T,*], dt [B,T,heads] -> [B,T,inner]; advances `state` if
+  /// there is one.
+  Tensor mix(const Tensor& z, const Tensor& xbc, const Tensor& dt, Tensor* state);
+  int64_t heads() const { return config_.inner() / config_.head_width; }
+  /// Of z, of x, B and C together, of dt.
+  std::vector<int64_t> widths() const;
+  MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
+
+  Mamba2Config config_;
+  torch::nn::Linear in_{nullptr}, out_{nullptr};
+  std::shared_ptr<ShortConvolution> convolution_;
+  std::shared_ptr<RmsNorm> norm_;
+  Tensor dt_bias_, log_a_, d_;  // [heads]
+};
+
+MixerEntry mamba2_entry();
+
+}  // namespace hopmix::nn
