@@ -223,22 +223,19 @@ HWY_EXPORT(bfloat16_table);
 HWY_EXPORT(double_table);
 
 template <typename A, typename O>
-const DeltaTable<A, O>& delta_tiles() {
-  static const DeltaTable<A, O> chosen = [] {
-    if constexpr (std::is_same_v<O, Bfloat16>) {
-      return HWY_DYNAMIC_DISPATCH(bfloat16_table)();
-    } else if constexpr (std::is_same_v<A, double>) {
-      return HWY_DYNAMIC_DISPATCH(double_table)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(float_table)();
-    }
-  }();
-  return chosen;
+DeltaTable<A, O> delta_tiles() {
+  if constexpr (std::is_same_v<O, Bfloat16>) {
+    return HWY_DYNAMIC_DISPATCH(bfloat16_table)();
+  } else if constexpr (std::is_same_v<A, double>) {
+    return HWY_DYNAMIC_DISPATCH(double_table)();
+  } else {
+    return HWY_DYNAMIC_DISPATCH(float_table)();
+  }
 }
 
-template const DeltaTable<float, float>& delta_tiles();
-template const DeltaTable<float, Bfloat16>& delta_tiles();
-template const DeltaTable<double, double>& delta_tiles();
+template DeltaTable<float, float> delta_tiles();
+template DeltaTable<float, Bfloat16> delta_tiles();
+template DeltaTable<double, double> delta_tiles();
 
 }  // namespace hopmix::kernels
 #endif

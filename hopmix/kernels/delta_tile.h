@@ -51,6 +51,6 @@ struct DeltaTable {
 };
 
 template <typename A, typename O>
-const DeltaTable<A, O>& delta_tiles();
+DeltaTable<A, O> delta_tiles();
 
 }  // namespace hopmix::kernels

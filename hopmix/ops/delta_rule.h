@@ -234,7 +234,7 @@ class DeltaRule {
     }
   }
 
-  /// W and U, and with q also P. `k`, `q` and `state` are factors, `keys` and `v` tiles.
+  /// U and, without q, W; with q P. `k`, `q` and `state` are factors, `keys` and `v` tiles.
   void solve(int64_t n, const A* keys, const O* k, const O* q, const O* state, const A* v) {
     A *m = kk_.data(), *mix = mix_.data(), *u = u_.data();
     pack_columns<A>(keys, n, keys_, k_columns_.data(), n);
@@ -254,7 +254,7 @@ class DeltaRule {
       exact_.substitute(kSmall, values_, false, m + b * n + b, n, ones() + b, minus_beta() + b, at,
                         u + b * values_);
     }
-    table_.errors(n, values_, nullptr, beta(), w_.data(), mix, w_.data(), u);
+    if (q == nullptr) table_.errors(n, values_, nullptr, beta(), w_.data(), mix, w_.data(), u);
   }
 
   /// After solve(). `state` becomes that after the chunk.
@@ -368,7 +368,7 @@ class DeltaRule {
 
   int64_t keys_, values_, heads_, most_, last_ = 0;
   DeltaGates gates_;
-  const kernels::DeltaTable<A, O>& table_ = kernels::delta_tiles<A, O>();
+  const kernels::DeltaTable<A, O> table_ = kernels::delta_tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();
   const kernels::ChunkLoops<A>& loops_ = kernels::chunk_loops<A>();
   Memory rows_, kk_, qk_, k_columns_, w_, u_, mix_, scaled_;
