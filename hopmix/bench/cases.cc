@@ -178,6 +178,33 @@ Problem gla(const Shape& s, const Case&) {
           [](Inputs x) { return std::get<0>(ops::gla(x[0], x[1], x[2], x[3])); }};
 }
 
+// q, k of norm 1 a head, v, log decays of a head if `decay` says so, beta in (0, 1).
+std::vector<Tensor> delta_inputs(const Shape& s, Decay decay) {
+  std::vector<Tensor> inputs = qkv_decay(s, decay);
+  inputs[1] = inputs[1] / inputs[1].norm(2, -1, /*keepdim=*/true);
+  inputs.push_back(at::rand({s.batch, s.length, s.heads}));
+  return inputs;
+}
+
+Problem delta_rule(const Shape& s, const Case&) {
+  return {delta_inputs(s, Decay::kNone),
+          [](Inputs x) { return std::get<0>(ops::delta_rule(x[0], x[1], x[2], x[3])); }};
+}
+
+Problem gated_delta_rule(const Shape& s, const Case&) {
+  return {delta_inputs(s, Decay::kHead), [](Inputs x) {
+            return std::get<0>(ops::gated_delta_rule(x[0], x[1], x[2], x[3], x[4]));
+          }};
+}
+
+template <Decay kDecay>
+Problem eager_delta(const Shape& s, const Case&) {
+  return {delta_inputs(s, kDecay), [](Inputs x) {
+            return eager_delta_rule(x[0], x[1], x[2], kDecay == Decay::kNone ? Tensor() : x[3],
+                                    x.back());
+          }};
+}
+
 template <Decay kDecay>
 Problem eager(const Shape& s, const Case&) {
   return {qkv_decay(s, kDecay), [](Inputs x) {
@@ -282,6 +309,18 @@ std::vector<Group> groups() {
        solve,
        {""},
        {.growth = Growth::kQuadraticMemory, .is_peer = true}},
+      {"delta_rule", "S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, by chunks", delta_rule},
+      {"gated_delta_rule", "the same with a decay a head", gated_delta_rule},
+      {"eager_delta_rule",
+       "delta_rule by chunks in PyTorch",
+       eager_delta<Decay::kNone>,
+       {""},
+       {.by_default = false}},
+      {"eager_gated_delta_rule",
+       "gated_delta_rule by chunks in PyTorch",
+       eager_delta<Decay::kHead>,
+       {""},
+       {.by_default = false}},
       {"eager_linear_attention",
        "linear_attention by chunks in PyTorch",
        eager<Decay::kNone>,

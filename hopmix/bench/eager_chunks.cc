@@ -38,19 +38,22 @@ Tensor channel_scores(const Tensor& q, const Tensor& k, const Tensor& b) {
   return at::cat(rows, -2);
 }
 
+// [B,T,H,...] as [B, chunks, H, C, ...], padded with zeros.
+Tensor split(const Tensor& x) {
+  const int64_t length = x.size(1), chunk = std::min(kChunk, length);
+  const int64_t chunks = (length + chunk - 1) / chunk;
+  std::vector<int64_t> pads(2 * (x.dim() - 1), 0);
+  pads.back() = chunks * chunk - length;
+  const Tensor whole = pads.back() == 0 ? x : at::constant_pad_nd(x, pads);
+  return whole.unflatten(1, {chunks, chunk}).transpose(2, 3);
+}
+
 }  // namespace
 
 Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Tensor& log_decay) {
   const int64_t length = q.size(1), chunk = std::min(kChunk, length);
   const int64_t chunks = (length + chunk - 1) / chunk;
-  // [B, chunks, H, C, ...], padded with zeros.
-  const auto split = [&](const Tensor& x) {
-    std::vector<int64_t> pads(2 * (x.dim() - 1), 0);
-    pads.back() = chunks * chunk - length;
-    const Tensor whole = pads.back() == 0 ? x : at::constant_pad_nd(x, pads);
-    return whole.unflatten(1, {chunks, chunk}).transpose(2, 3);
-  };
   Tensor qs = split(q) / std::sqrt(static_cast<double>(q.size(-1))), ks = split(k);
   const Tensor vs = split(v);
   Tensor scores, through;  // of a chunk [..., C, C]; what its decays leave of the state before it
@@ -80,6 +83,44 @@ Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   }
   const Tensor o = at::matmul(scores, vs) + at::matmul(qs, at::stack(states, 1));
   return o.transpose(2, 3).flatten(1, 2).narrow(1, 0, length);
+}
+
+Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                        const Tensor& beta) {
+  const int64_t length = q.size(1), chunk = std::min(kChunk, length);
+  const Tensor qs = split(q) / std::sqrt(static_cast<double>(q.size(-1))), ks = split(k);
+  const Tensor vs = split(v), betas = split(beta).unsqueeze(-1);
+  Tensor decay = at::ones({chunk, chunk}, q.options()).tril(), from_start, to_end, whole;
+  if (log_decay.defined()) {
+    const Tensor b = split(log_decay).cumsum(-1), last = b.narrow(-1, chunk - 1, 1);
+    decay = (b.unsqueeze(-1) - b.unsqueeze(-2)).masked_fill(hidden(chunk), kHidden).exp();
+    from_start = b.exp().unsqueeze(-1);
+    to_end = (last - b).exp().unsqueeze(-1);
+    whole = last.exp().unsqueeze(-1);
+  }
+  const auto scaled = [](const Tensor& x, const Tensor& s) { return s.defined() ? s * x : x; };
+  const Tensor scores = at::matmul(qs, ks.mT()) * decay;
+  // U = x - y S for the state S before the chunk: both by one solve for all chunks at once.
+  const Tensor system = (betas * at::matmul(ks, ks.mT()) * decay).tril(-1);
+  const Tensor right = betas * at::cat({vs, scaled(ks, from_start)}, -1);
+  const at::ScalarType type = right.scalar_type();
+  const at::ScalarType solved = type == at::kBFloat16 ? at::kFloat : type;
+  const Tensor both = at::linalg_solve_triangular(
+                          (system + at::eye(chunk, system.options())).to(solved), right.to(solved),
+                          /*upper=*/false, /*left=*/true, /*unitriangular=*/true)
+                          .to(type);
+  const std::vector<Tensor> parts = both.split_with_sizes({v.size(-1), k.size(-1)}, -1);
+  const Tensor queries = scaled(qs, from_start), keys = scaled(ks, to_end);
+  Tensor state = at::zeros({q.size(0), q.size(2), k.size(-1), v.size(-1)}, q.options());
+  std::vector<Tensor> outputs;
+  for (int64_t n = 0; n < qs.size(1); ++n) {
+    const auto at_chunk = [n](const Tensor& x) { return x.select(1, n); };
+    const Tensor u = at_chunk(parts[0]) - at::matmul(at_chunk(parts[1]), state);
+    outputs.push_back(at::matmul(at_chunk(queries), state) + at::matmul(at_chunk(scores), u));
+    const Tensor kept = whole.defined() ? at_chunk(whole) * state : state;
+    state = kept + at::matmul(at_chunk(keys).mT(), u);
+  }
+  return at::stack(outputs, 1).transpose(2, 3).flatten(1, 2).narrow(1, 0, length);
 }
 
 }  // namespace hopmix::bench

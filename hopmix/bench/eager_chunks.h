@@ -15,4 +15,9 @@ using at::Tensor;
 Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Tensor& log_decay);
 
+/// The (gated) delta rule in its WY form (arXiv 2406.06484, section 3); log_decay [B,T,H] or
+/// undefined, beta [B,T,H].
+Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                        const Tensor& beta);
+
 }  // namespace hopmix::bench

@@ -1,6 +1,8 @@
 // Root-mean-square normalization (arXiv 1910.07467).
 #pragma once
 
+#include <cmath>
+
 #include "hopmix/nn/mixer.h"
 #include "hopmix/ops/ops.h"
 
@@ -20,6 +22,13 @@ class RmsNorm : public torch::nn::Module {
 
   Tensor weight;  // [width]
 };
+
+/// x / sqrt(|x|^2 + 1e-6) over the last dimension.
+inline Tensor normalize_rows(const Tensor& x) {
+  const double width = static_cast<double>(x.size(-1));
+  const Tensor weight = torch::full({x.size(-1)}, 1 / std::sqrt(width), x.options());
+  return ops::rms_norm(x.reshape({1, -1, x.size(-1)}), weight, 1e-6 / width).view(x.sizes());
+}
 
 /// RMSNorm of each head with one weight for all of them, then times SiLU(gate), as gated linear
 /// attention (arXiv 2312.06635) has it before its output map.

@@ -4,14 +4,15 @@
 #include "hopmix/nn/mixers/attention.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
+#include "hopmix/nn/mixers/deltanet.h"
 #include "hopmix/nn/mixers/diagonal_ssm.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
-#include "hopmix/nn/mixers/linear_attention.h"
-#include "hopmix/nn/mixers/mamba2.h"
 #include "hopmix/nn/mixers/griffin.h"
+#include "hopmix/nn/mixers/linear_attention.h"
 #include "hopmix/nn/mixers/mamba.h"
+#include "hopmix/nn/mixers/mamba2.h"
 #include "hopmix/nn/mixers/sliding_window_recurrence.h"
 
 namespace hopmix::nn {
@@ -32,6 +33,8 @@ const std::vector<MixerEntry>& mixers() {
       mamba2_entry(),
       linear_attention_entry(),
       gla_entry(),
+      deltanet_entry(),
+      gated_deltanet_entry(),
   };
   return entries;
 }

@@ -81,6 +81,8 @@ struct ChunkedCall {
   int64_t keys() const { return padded(key_width); }
   int64_t values() const { return padded(value_width); }
   int64_t state_size() const { return keys() * values(); }
+  /// Whether states have no padding.
+  bool whole() const { return keys() == key_width && values() == value_width; }
   int64_t entries() const { return sequences.tokens() * heads * (key_width + value_width); }
   /// Rows of the largest chunk.
   int64_t rows() const { return padded(std::min(kChunk, sequences.longest())); }
@@ -123,7 +125,7 @@ void store_tile(const A* from, const HeadRows& at, const Chunk& chunk, A factor,
 /// A state of the call [DK,DV] into one of a rule, or zeros.
 template <typename A>
 void load_state(const ChunkedCall& call, const A* from, A* to) {
-  std::fill_n(to, call.state_size(), A{0});
+  if (from == nullptr || !call.whole()) std::fill_n(to, call.state_size(), A{0});
   if (from == nullptr) return;
   for (int64_t c = 0; c < call.key_width; ++c) {
     std::copy_n(from + c * call.value_width, call.value_width, to + c * call.values());
@@ -162,10 +164,12 @@ void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor
     const int64_t rows = call.rows();
     const kernels::Buffer<A> q(rows * call.keys()), k(rows * call.keys());
     const kernels::Buffer<A> v(rows * call.values()), out(rows * call.values());
-    const kernels::Buffer<A> at(call.state_size());
+    // The state advances where it will be, unless it needs padding.
+    const kernels::Buffer<A> wide(call.whole() ? 0 : call.state_size());
+    A* const last = write<A>(state) + offset;
+    A* const at = call.whole() ? last : wide.data();
     auto rule = make();
-    load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr,
-                  at.data());
+    load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr, at);
     for_chunks(call, s, head, /*backwards=*/false, [&](const Chunk& chunk, int64_t) {
       const HeadRows keys{call.kv_heads, chunk.kv_head, call.key_width};
       load_tile(read<T>(call.q), {heads, head, call.key_width}, chunk, static_cast<A>(call.scale),
@@ -173,10 +177,10 @@ void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor
       load_tile(read<T>(call.k), keys, chunk, A{1}, k.data());
       load_tile(read<T>(call.v), {call.kv_heads, chunk.kv_head, call.value_width}, chunk, A{1},
                 v.data());
-      rule.forward(chunk, ChunkTiles<A>{q.data(), k.data(), v.data(), out.data()}, at.data());
+      rule.forward(chunk, ChunkTiles<A>{q.data(), k.data(), v.data(), out.data()}, at);
       store_tile(out.data(), {heads, head, call.value_width}, chunk, A{1}, write<T>(o));
     });
-    store_state<A>(call, at.data(), write<A>(state) + offset);
+    if (!call.whole()) store_state<A>(call, at, last);
   });
 }
 

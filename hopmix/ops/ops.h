@@ -135,6 +135,24 @@ std::tuple<Tensor, Tensor> gla(const Tensor& q, const Tensor& k, const Tensor& v
                                const std::optional<Tensor>& initial_state = {},
                                const std::optional<Tensor>& cu_seqlens = {});
 
+/// The delta rule: with S' = S_{t-1}, u_t = beta_t (v_t - S'^T k_t), S_t = S' + k_t u_t^T,
+/// o_t = scale S_t^T q_t. Keys are not normalized here: S grows without bound where
+/// beta_t |k_t|^2 > 2. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV], beta [B,T,H], initial_state
+/// [B,H,DK,DV] (zero if absent) -> (o [B,T,H,DV], state [B,H,DK,DV]); the state as of
+/// linear_recurrence. (Yang et al. 2024, arXiv 2406.06484.)
+std::tuple<Tensor, Tensor> delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const Tensor& beta, std::optional<double> scale = {},
+                                      const std::optional<Tensor>& initial_state = {},
+                                      const std::optional<Tensor>& cu_seqlens = {});
+
+/// The same with S' = exp(log_decay_t) S_{t-1}; log_decay [B,T,H]. (Yang et al. 2024, arXiv
+/// 2412.06464.)
+std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
+                                            const Tensor& log_decay, const Tensor& beta,
+                                            std::optional<double> scale = {},
+                                            const std::optional<Tensor>& initial_state = {},
+                                            const std::optional<Tensor>& cu_seqlens = {});
+
 /// y = x / sqrt(mean of x^2 over the last dimension + eps) * weight. x [B,T,E], weight [E] ->
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

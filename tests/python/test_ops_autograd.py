@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import blockwise
+import delta
 import outer
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
 
@@ -71,6 +72,17 @@ def operator_calls():
             yield mark, getattr(ops, name).default, (*leaves, *rest, cu), {}
             yield "_" + mark, inner.default, (*tensors, *rest, cu), {}
             yield mark + "_backward", backward.default, (y, kept, *tensors, *rest, cu, needs), {}
+    for name in delta.NAMES:
+        for packed in (False, True):
+            tensors = delta.delta_inputs(name, B=1 if packed else 2, T=9, N=3 if packed else 2)
+            cu = bounds if packed else None
+            *leaves, state = [t.clone().requires_grad_() for t in tensors]
+            mark = name + ("-packed" if packed else "")
+            yield mark, getattr(ops, name).default, (*leaves, None, state, cu), {}
+            needs = [i != 1 for i in range(len(tensors))]
+            yield mark + "_backward", getattr(ops, name + "_backward").default, (
+                *delta.call(name, tensors, cu_seqlens=cu), *tensors[:-1], None, tensors[-1], cu, needs,
+            ), {}  # fmt: skip
     for name in outer.NAMES:
         for packed in (False, True):
             tensors = outer.outer_inputs(name, B=1 if packed else 2, T=9)

@@ -1,0 +1,66 @@
+// DeltaNet and Gated DeltaNet: a matrix a head that is corrected where it is wrong, not added to.
+#pragma once
+
+#include "hopmix/nn/matrix_state.h"
+#include "hopmix/nn/norm.h"
+#include "hopmix/nn/registry.h"
+#include "hopmix/nn/short_convolution.h"
+
+namespace hopmix::nn {
+
+struct DeltaNetConfig {
+  int64_t width = 64;  // of the model
+  int64_t heads = 4;
+  int64_t head_width = 16;            // of q and k
+  int64_t expand_v = 1;               // values are so many times as wide
+  int64_t conv = 4;                   // tokens that the short convolution reads
+  bool gated = false;                 // with decay and output gate: Gated DeltaNet
+  bool negative_eigenvalues = false;  // beta in (0, 2), so that I - beta k k^T may reflect
+
+  int64_t keys() const { return heads * head_width; }
+  int64_t values() const { return keys() * expand_v; }
+};
+
+/// q, k and v are linear maps through a short convolution and SiLU; q and k have norm 1 a head.
+/// With beta_t = sigmoid(linear), twice that with negative_eigenvalues,
+///
+///   S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T,  o_t = S_t^T q_t / sqrt(D),
+///
+/// then RMSNorm a head and the output map. DeltaNet (Yang et al. 2024, arXiv 2406.06484) has g = 0;
+/// Gated DeltaNet (arXiv 2412.06464) g_t = -e^A softplus(linear + dt) a head, and SiLU(linear)
+/// times the normalized output. e^A begins uniform in [1, 16], softplus(dt) log-uniform in [1e-3,
+/// 0.1]. Negative eigenvalues: Grazzi et al. 2024, arXiv 2411.12537. The convolution is the token
+/// shift.
+class DeltaNet : public Mixer {
+ public:
+  explicit DeltaNet(const DeltaNetConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  /// The recurrence on x [B,T,width] and qkv [B,T,2 keys + values] behind the convolution -> (o
+  /// [B,T,H,DV], state).
+  std::tuple<Tensor, Tensor> recur(const Tensor& x, const Tensor& qkv,
+                                   const std::optional<Tensor>& state);
+
+  /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
+  Tensor read_out(const Tensor& o, const Tensor& x);
+
+  MatrixState matrix() const {
+    return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
+  }
+
+  DeltaNetConfig config_;
+  torch::nn::Linear qkv_{nullptr}, beta_{nullptr}, decay_{nullptr}, gate_{nullptr}, out_{nullptr};
+  Tensor log_a_, dt_bias_;  // [H]
+  std::shared_ptr<ShortConvolution> conv_;
+  std::shared_ptr<GatedHeadNorm> norm_;
+};
+
+MixerEntry deltanet_entry();
+MixerEntry gated_deltanet_entry();
+
+}  // namespace hopmix::nn
