@@ -126,6 +126,11 @@ std::vector<Table> Table::tables(std::string_view key) {
   return result;
 }
 
+std::vector<Table> Table::tables(std::string_view key, const toml::array& fallback) {
+  if (!node_->contains(key)) node_->insert(key, fallback);
+  return tables(key);
+}
+
 std::vector<std::string> Table::strings(std::string_view key) {
   std::vector<std::string> result;
   toml::node* node = find(key);

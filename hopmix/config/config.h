@@ -51,6 +51,8 @@ class Table {
   Table table(std::string_view key);
   /// The array of tables at `key`; empty if absent.
   std::vector<Table> tables(std::string_view key);
+  /// The same; `fallback`, tables too, if absent.
+  std::vector<Table> tables(std::string_view key, const toml::array& fallback);
   /// The array of strings at `key`; empty if absent.
   std::vector<std::string> strings(std::string_view key);
 

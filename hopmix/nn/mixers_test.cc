@@ -67,6 +67,10 @@ const std::vector<Case>& cases() {
       {"diagonal-ssm-sizes", "diagonal_ssm", "state=3\ntoken_shift=false"},
       {"sliding-window", "sliding_window_recurrence", ""},
       {"sliding-window-head", "sliding_window_recurrence", "block=5\ndecay='head'"},
+      {"parallel", "parallel", ""},
+      {"parallel-nested", "parallel",
+       "branches=[{mixer='parallel', branches=[{mixer='gated_deltanet'}]},"
+       " {mixer='glr', pattern='cached(2^k)'}, {mixer='attention', rope=true}]"},
   };
   return all;
 }

@@ -126,22 +126,8 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
 
   std::vector<std::shared_ptr<Mixer>> mixers;
   for (config::Table& block : table.tables("blocks")) {
-    const MixerEntry* entry = nullptr;
-    const std::string name = block.require("mixer");
-    try {
-      entry = &find_mixer(name);
-    } catch (const Error& error) {
-      throw Error(block.name("mixer") + ": " + error.what());
-    }
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
-    for (int64_t i = 0; i < repeat; ++i) {
-      try {
-        mixers.push_back(entry->make(block, defaults));
-      } catch (const Error& error) {
-        const std::string message = error.what();
-        throw Error(message.starts_with(block.path()) ? message : block.path() + ": " + message);
-      }
-    }
+    for (int64_t i = 0; i < repeat; ++i) mixers.push_back(make_mixer(block, defaults));
     block.finish();
   }
   if (mixers.empty()) throw table.bad("blocks", "needs at least one [[model.blocks]] with a mixer");

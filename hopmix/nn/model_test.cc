@@ -119,11 +119,16 @@ TEST(Model, BadConfigsNameTheKey) {
   EXPECT_EQ(error_of("[model]\nwidth = 0\n" + block), "model.width = 0: must be at least 1");
   EXPECT_EQ(error_of("[model]\nwidth = 8"),
             "model.blocks is missing: needs at least one [[model.blocks]] with a mixer");
-  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'gla'").substr(0, 22), "model.blocks.0.mixer: ");
+  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'glar'").substr(0, 22), "model.blocks.0.mixer: ");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixr = 'glr'\npattern = '2^k'"),
             "model.blocks.0.mixer is missing: is it 'mixr' by mistake?");
   EXPECT_EQ(error_of(block + "window = 4"),
-            "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope");
+            "unknown key 'model.blocks.0.window'; known: repeat, mixer, heads, token_shift, rope");
+  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'parallel'\nbranches = []"),
+            "model.blocks.0.branches = []: needs at least one table with a mixer");
+  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'parallel'\nbranches = [{mixer = 'gla', gama = 1}]")
+                .substr(0, 42),
+            "unknown key 'model.blocks.0.branches.0.gam");
   EXPECT_EQ(
       error_of("[[model.blocks]]\nmixer = 'gated_linear_recurrence'\nrope = true").substr(0, 32),
       "unknown key 'model.blocks.0.rope");

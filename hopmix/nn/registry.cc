@@ -13,6 +13,7 @@
 #include "hopmix/nn/mixers/linear_attention.h"
 #include "hopmix/nn/mixers/mamba.h"
 #include "hopmix/nn/mixers/mamba2.h"
+#include "hopmix/nn/mixers/parallel.h"
 #include "hopmix/nn/mixers/sliding_window_recurrence.h"
 
 namespace hopmix::nn {
@@ -35,6 +36,7 @@ const std::vector<MixerEntry>& mixers() {
       gla_entry(),
       deltanet_entry(),
       gated_deltanet_entry(),
+      parallel_entry(),
   };
   return entries;
 }
@@ -46,6 +48,23 @@ const MixerEntry& find_mixer(const std::string& name) {
     names.push_back(entry.name);
   }
   throw Error("mixer '" + name + "' is not known" + suggestion(name, names));
+}
+
+std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults) {
+  const MixerEntry* entry = nullptr;
+  const std::string name = table.require("mixer");
+  try {
+    entry = &find_mixer(name);
+  } catch (const Error& error) {
+    throw Error(table.name("mixer") + ": " + error.what());
+  }
+  try {
+    return entry->make(table, defaults);
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    const bool named = message.find(table.path()) != std::string::npos;
+    throw Error(named ? message : table.path() + ": " + message);
+  }
 }
 
 }  // namespace hopmix::nn

@@ -37,4 +37,7 @@ const std::vector<MixerEntry>& mixers();
 /// The entry called `name`; Error with the nearest name if there is none.
 const MixerEntry& find_mixer(const std::string& name);
 
+/// The mixer that `table` describes: its key `mixer`, and that mixer's own. Errors name the table.
+std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults);
+
 }  // namespace hopmix::nn

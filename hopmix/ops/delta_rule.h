@@ -370,7 +370,7 @@ class DeltaRule {
   DeltaGates gates_;
   const kernels::DeltaTable<A, O> table_ = kernels::delta_tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();
-  const kernels::ChunkLoops<A>& loops_ = kernels::chunk_loops<A>();
+  const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
   Memory rows_, kk_, qk_, k_columns_, w_, u_, mix_, scaled_;
   kernels::Buffer<O> p_;
   Factor k_, q_, turned_, state_, tokens_;

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from program import RUN_FILES, TINY, contents, hopmix, metrics, names, refuse, step, succeed, train
+from program import ROOT, RUN_FILES, TINY, contents, hopmix, metrics, names, refuse, step, succeed, train
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -29,6 +29,13 @@ def test_a_run_directory():
         assert all(math.isfinite(value) for value in line.values())
         assert 0.1 < line["loss"] < 5
     assert set(read[-1]["eval"]) == {"loss", "accuracy", "asked"}
+
+
+@pytest.mark.parametrize("preset", sorted((ROOT / "configs/presets").glob("*.toml")), ids=lambda path: path.stem)
+def test_presets_train(preset):
+    small = ("task.chains=3", "task.queries=2", "train.steps=2", "train.batch=2", "train.eval_batches=1")
+    succeed("train", preset, "--out", "run", *(word for key in small for word in ("--set", key)))
+    assert math.isfinite(metrics("run")[-1]["eval"]["loss"])
 
 
 def test_the_same_seed_and_threads_give_the_same_numbers():
