@@ -126,6 +126,7 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
 
   std::vector<std::shared_ptr<Mixer>> mixers;
   for (config::Table& block : table.tables("blocks")) {
+    block.require("mixer");  // the first key that an error lists
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
     for (int64_t i = 0; i < repeat; ++i) mixers.push_back(make_mixer(block, defaults));
     block.finish();
