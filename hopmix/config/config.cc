@@ -143,6 +143,23 @@ std::vector<std::string> Table::strings(std::string_view key) {
   return result;
 }
 
+std::vector<int64_t> Table::integers(std::string_view key, const std::vector<int64_t>& fallback) {
+  toml::node* node = find(key);
+  if (!node) {
+    toml::array stored;
+    for (const int64_t value : fallback) stored.push_back(value);
+    node_->insert_or_assign(key, std::move(stored));
+    return fallback;
+  }
+  if (!node->is_array()) throw bad(key, "must be an array of integers");
+  std::vector<int64_t> result;
+  for (toml::node& element : *node->as_array()) {
+    if (!element.is_integer()) throw bad(key, "must be an array of integers");
+    result.push_back(element.as_integer()->get());
+  }
+  return result;
+}
+
 void Table::finish() const {
   for (const auto& [key, value] : *node_) {
     const std::string_view text = key.str();

@@ -56,6 +56,9 @@ class Table {
   /// The array of strings at `key`; empty if absent.
   std::vector<std::string> strings(std::string_view key);
 
+  /// The array of integers at `key`, or `fallback` (which is then stored).
+  std::vector<int64_t> integers(std::string_view key, const std::vector<int64_t>& fallback = {});
+
   /// Throws Error on the first key that nobody asked for, with the nearest one that somebody did.
   void finish() const;
 

@@ -12,10 +12,21 @@ namespace hopmix::nn {
 
 using torch::Tensor;
 
-/// What a layer publishes for later layers to read, under a name (`mem` in a config).
+/// The best positions of tokens by an attention's scores; undefined if nobody asked for them.
+struct Selection {
+  Tensor indices;  // int32 [B,T,H,kappa], best first, -1 padded; in a step of the newest token, T=1
+  Tensor pointers;  // in a step: int32 [B,n,H,kept], of all tokens
+};
+
+/// What a layer publishes for later layers to read, under a name (`mem` in a config). In a step q
+/// is of the newest token, [B,1,H,D], and k and v are of all tokens.
 struct SharedCache {
-  Tensor k, v;     // [B,T,H,D]
-  Tensor indices;  // [B,T,H,kappa] int32, the publisher's selection; undefined if it makes none
+  Tensor q;                      // [B,T,H,D]
+  Tensor k, v;                   // [B,T,KV heads,D]
+  Selection with_self, earlier;  // the token itself among those compared; strictly earlier ones
+  std::map<std::string, Tensor> neighborhoods;  // by what was asked: made once, read by many
+
+  const Selection& selection(bool include_self) const { return include_self ? with_self : earlier; }
 };
 
 /// Travels through the layers of one forward pass or one step.
@@ -54,6 +65,10 @@ class Mixer : public torch::nn::Module {
 
   /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.
   virtual int64_t state_bytes(int64_t t) const = 0;
+
+  /// Whether outputs are [...,hops,width] instead: a vector for each readout of the model. Only the
+  /// last block of a model may be so.
+  virtual bool one_vector_a_hop() const { return false; }
 
  protected:
   /// Bytes of one element of the parameters.

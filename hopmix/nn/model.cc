@@ -1,5 +1,7 @@
 #include "hopmix/nn/model.h"
 
+#include <algorithm>
+
 #include "hopmix/nn/heads.h"
 
 namespace hopmix::nn {
@@ -20,18 +22,32 @@ Tensor Block::feed_forward(const Tensor& x) {
 }
 
 Tensor Block::forward(const Tensor& x, Context& context) {
-  return feed_forward(context.wanted(x) + mixer_->forward(mixer_norm_->forward(x), context));
+  const Tensor y = mixer_->forward(mixer_norm_->forward(x), context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : context.wanted(x) + y);
 }
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
-  return feed_forward(x + mixer_->step(mixer_norm_->forward(x), state, context));
+  const Tensor y = mixer_->step(mixer_norm_->forward(x), state, context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
 }
 
 LanguageModel::LanguageModel(const ModelConfig& config,
                              const std::vector<std::shared_ptr<Mixer>>& mixers)
     : config_(config) {
+  const TaskShape& task = config.task;
   embedding_ =
-      register_parameter("embedding", torch::randn({config.vocabulary, config.width}) * 0.16);
+      register_parameter("embedding", torch::randn({task.vocabulary, config.width}) * 0.16);
+  for (const TokenField& field : task.fields) {
+    torch::nn::Linear map{nullptr};
+    Tensor table;
+    if (field.of_tokens) {
+      map = register_module(field.name, linear(config.width, config.width));
+    } else {
+      table = register_parameter(field.name, torch::randn({field.size, config.width}) * 0.16);
+    }
+    field_maps_.push_back(map);
+    field_tables_.push_back(table);
+  }
   if (config.positions == "learned") {
     positions_ =
         register_parameter("positions", torch::randn({config.max_length, config.width}) * 0.1);
@@ -41,11 +57,19 @@ LanguageModel::LanguageModel(const ModelConfig& config,
                                       std::make_shared<Block>(config.width, config.mlp, mixer)));
   }
   norm_ = register_module("norm", std::make_shared<RmsNorm>(config.width));
-  head_ = register_module("head", linear(config.width, config.vocabulary, /*bias=*/true));
+  const int64_t heads = config.shared_head ? 1 : task.readouts;
+  head_ = register_module("head", linear(config.width, heads * task.vocabulary, /*bias=*/true));
 }
 
 Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
-  const Tensor x = torch::embedding(embedding_, tokens);
+  const int64_t fields = static_cast<int64_t>(field_maps_.size());
+  Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
+  for (int64_t f = 0; f < fields; ++f) {
+    const Tensor numbers = tokens.select(2, f + 1);
+    torch::nn::Linear& map = field_maps_[static_cast<size_t>(f)];
+    x = x + (map ? map(torch::embedding(embedding_, numbers))
+                 : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
+  }
   if (!positions_.defined()) return x;
   const int64_t end = start + tokens.size(1);
   if (end > config_.max_length) {
@@ -59,22 +83,43 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
 
 Tensor LanguageModel::forward(const Tensor& tokens) {
   Context context;
-  Tensor x = embed(tokens, 0);
-  for (const std::shared_ptr<Block>& block : blocks_) x = block->forward(x, context);
-  return head(x);
+  std::vector<Tensor> after = {embed(tokens, 0)};
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    after.push_back(block->forward(after.back(), context));
+  }
+  return head(after);
 }
 
 Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
+  if (config_.task.readouts > 1) return forward(tokens).flatten(0, 2).index_select(0, rows);
   Context context;
   Tensor x = embed(tokens, 0);
   for (const std::shared_ptr<Block>& block : blocks_) {
     if (block == blocks_.back()) context.rows = rows;
     x = block->forward(x, context);
   }
-  return head(x);
+  return head({x});
 }
 
-Tensor LanguageModel::head(const Tensor& x) { return head_(norm_->forward(x)); }
+Tensor LanguageModel::head(const std::vector<Tensor>& after) {
+  const bool hops = blocks_.back()->mixer().one_vector_a_hop();
+  const int64_t readouts = config_.task.readouts;
+  std::vector<Tensor> logits;
+  for (int64_t m = 0; m < readouts; ++m) {
+    const Tensor& x = config_.read_after.empty()
+                          ? after.back()
+                          : after[static_cast<size_t>(config_.read_after[static_cast<size_t>(m)])];
+    logits.push_back(readout(hops ? x.select(-2, m) : x, m));
+  }
+  return readouts == 1 ? logits[0] : torch::stack(logits, -2);
+}
+
+Tensor LanguageModel::readout(const Tensor& x, int64_t m) {
+  const Tensor h = norm_->forward(x);
+  if (config_.shared_head || config_.task.readouts == 1) return head_(h);
+  const int64_t v = config_.task.vocabulary;
+  return torch::linear(h, head_->weight.narrow(0, m * v, v), head_->bias.narrow(0, m * v, v));
+}
 
 ModelState LanguageModel::initial_state(int64_t batch) const {
   ModelState state;
@@ -86,9 +131,11 @@ ModelState LanguageModel::initial_state(int64_t batch) const {
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   Context context;
-  Tensor x = embed(tokens.unsqueeze(1), state.position()).squeeze(1);
-  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.blocks[i], context);
-  return head(x);
+  std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    after.push_back(blocks_[i]->step(after.back(), state.blocks[i], context));
+  }
+  return head(after);
 }
 
 int64_t LanguageModel::state_bytes(int64_t t) const {
@@ -103,15 +150,38 @@ int64_t LanguageModel::parameter_count() const {
   return total;
 }
 
-std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabulary,
-                                          int64_t length) {
+namespace {
+
+// Where a task with several readouts has its answers read.
+void read_readouts(config::Table& table, const std::vector<std::shared_ptr<Mixer>>& mixers,
+                   ModelConfig& config) {
+  config.shared_head = table.get("shared_head", config.shared_head);
+  config.read_after = table.integers("read_after");
+  if (config.read_after.empty()) return;
+  const auto blocks = static_cast<int64_t>(mixers.size());
+  if (mixers.back()->one_vector_a_hop()) {
+    throw table.bad("read_after", "must be left out: the last block has a vector for each readout");
+  }
+  const bool fit = static_cast<int64_t>(config.read_after.size()) == config.task.readouts &&
+                   std::all_of(config.read_after.begin(), config.read_after.end(),
+                               [blocks](int64_t after) { return after >= 0 && after <= blocks; });
+  if (!fit) {
+    throw table.bad("read_after", "must be " + std::to_string(config.task.readouts) +
+                                      " numbers of blocks, one a readout, from 0 to " +
+                                      std::to_string(blocks));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape& task) {
   ModelConfig config;
-  config.vocabulary = vocabulary;
+  config.task = task;
   config.width = table.get_at_least("width", config.width, 1);
   config.positions = table.get_choice("positions", config.positions, {"learned", "rope", "none"});
   config.mlp = table.get_at_least("mlp", config.mlp, 0);
   if (config.positions == "learned") {
-    config.max_length = table.get_at_least("max_length", length, 1);
+    config.max_length = table.get_at_least("max_length", task.length, 1);
   } else if (table.has("max_length")) {
     throw table.bad("max_length",
                     "is for learned positions alone, here they are " + config.positions);
@@ -119,7 +189,8 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
 
   BlockDefaults defaults;
   defaults.width = config.width;
-  defaults.length = length;
+  defaults.length = task.length;
+  defaults.readouts = task.readouts;
   defaults.heads = table.get_at_least("heads", defaults.heads, 1);
   defaults.token_shift = table.get("token_shift", defaults.token_shift);
   defaults.rope = config.positions == "rope";
@@ -132,6 +203,13 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabula
     block.finish();
   }
   if (mixers.empty()) throw table.bad("blocks", "needs at least one [[model.blocks]] with a mixer");
+  for (size_t i = 0; i + 1 < mixers.size(); ++i) {
+    if (mixers[i]->one_vector_a_hop()) {
+      throw table.bad("blocks", "block " + std::to_string(i + 1) +
+                                    " gives one vector a hop, and so must be the last");
+    }
+  }
+  if (task.readouts > 1) read_readouts(table, mixers, config);
   table.finish();
   return std::make_shared<LanguageModel>(config, mixers);
 }

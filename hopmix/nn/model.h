@@ -30,13 +30,32 @@ class Block : public torch::nn::Module {
   torch::nn::Linear up_{nullptr}, down_{nullptr};
 };
 
-struct ModelConfig {
+/// One more number that a token carries (tasks/task.h): a table of `size` vectors, or with
+/// `of_tokens` a linear map of the vector that the number has as a token.
+struct TokenField {
+  std::string name;
+  int64_t size = 0;
+  bool of_tokens = false;
+};
+
+/// What a task asks of its model.
+struct TaskShape {
   int64_t vocabulary = 0;
+  int64_t length = 0;  // of the sequences in training
+  std::vector<TokenField> fields = {};
+  int64_t readouts = 1;  // answers at one position
+};
+
+struct ModelConfig {
+  TaskShape task;
   int64_t width = 64;
   std::string positions =
       "learned";           // a table of `max_length` vectors; "rope": q and k are rotated; "none"
   int64_t max_length = 0;  // of the table
   int64_t mlp = 2;         // MLP width over model width
+  std::vector<int64_t> read_after = {};  // of each readout, the number of blocks before it; empty:
+                                         // all read what the last block gives
+  bool shared_head = false;              // the readouts share one head, else each has its own
 };
 
 /// One State a block.
@@ -50,17 +69,17 @@ class LanguageModel : public torch::nn::Module {
   /// Weights come from PyTorch's default generator (torch::manual_seed).
   LanguageModel(const ModelConfig& config, const std::vector<std::shared_ptr<Mixer>>& mixers);
 
-  /// tokens [B,T] int64 -> logits [B,T,vocabulary]. Throws Error when T exceeds a learned position
-  /// table.
+  /// tokens [B,T] int64 (or [B,T,1 + fields]) -> logits [B,T,vocabulary], or
+  /// [B,T,readouts,vocabulary] with several. Throws Error when T exceeds a learned position table.
   Tensor forward(const Tensor& tokens);
-  /// The same at `rows` (int64 [n], positions of tokens.flatten()) -> [n,vocabulary]. Mixers see
-  /// every token; what comes after the last of them, which no other token reads, is computed at
-  /// these alone.
+  /// The same at `rows` (int64 [n], places of the flattened logits) -> [n,vocabulary]. Mixers see
+  /// every token; with one readout, what comes after the last of them, which no other token reads,
+  /// is computed at these alone.
   Tensor forward_at(const Tensor& tokens, const Tensor& rows);
 
   ModelState initial_state(int64_t batch) const;
-  /// tokens [B] int64 -> logits [B,vocabulary]. Throws Error past the end of a learned position
-  /// table.
+  /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].
+  /// Throws Error past the end of a learned position table.
   Tensor step(const Tensor& tokens, ModelState& state);
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
@@ -69,19 +88,24 @@ class LanguageModel : public torch::nn::Module {
   int64_t parameter_count() const;
 
  private:
-  Tensor embed(const Tensor& tokens, int64_t start);  // [B,T] -> [B,T,width]
-  Tensor head(const Tensor& x);                       // [...,width] -> [...,vocabulary]
+  Tensor embed(const Tensor& tokens, int64_t start);  // [B,T,...] -> [B,T,width]
+  // What each block gives, [...,width] -> logits.
+  Tensor head(const std::vector<Tensor>& after);
+  Tensor readout(const Tensor& x, int64_t m);  // [...,width] -> [...,vocabulary]
 
   ModelConfig config_;
   Tensor embedding_, positions_;
+  std::vector<Tensor> field_tables_;           // of each field, unless it is
+  std::vector<torch::nn::Linear> field_maps_;  // of the tokens' alphabet
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<RmsNorm> norm_;
   torch::nn::Linear head_{nullptr};
 };
 
 /// Builds the model of a `[model]` table: width, heads, positions, token_shift, mlp, max_length
-/// (default `length`) and an array `blocks`, each with `mixer`, `repeat` and the mixer's own keys.
-/// Throws Error on an unknown key or a bad value.
-std::shared_ptr<LanguageModel> make_model(config::Table& table, int64_t vocabulary, int64_t length);
+/// (default the task's length), read_after and shared_head (of a task with several readouts), and
+/// an array `blocks`, each with `mixer`, `repeat` and the mixer's own keys. Throws Error on an
+/// unknown key or a bad value.
+std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape& task);
 
 }  // namespace hopmix::nn

@@ -11,7 +11,7 @@ std::shared_ptr<LanguageModel> build(const std::string& text, int64_t vocabulary
   config::Table root(document);
   config::Table model = root.table("model");
   torch::manual_seed(0);
-  return make_model(model, vocabulary, length);
+  return make_model(model, {.vocabulary = vocabulary, .length = length});
 }
 
 std::string error_of(const std::string& text) {
@@ -82,6 +82,105 @@ TEST(Model, StepEqualsForward) {
       EXPECT_EQ(bytes, 3 * model->state_bytes(t + 1));
     }
   }
+}
+
+constexpr const char* kReadouts = R"toml(
+[model]
+width = 16
+positions = "none"
+read_after = [1, 3, 2]
+blocks = [{mixer = "attention", repeat = 2}, {mixer = "gla"}]
+)toml";
+
+std::shared_ptr<LanguageModel> build_readouts(const std::string& extra = "") {
+  toml::table document = config::parse(kReadouts, "test");
+  if (!extra.empty()) config::set(document, extra);
+  config::Table root(document);
+  config::Table table = root.table("model");
+  torch::manual_seed(0);
+  return make_model(table, {.vocabulary = 7,
+                            .length = 20,
+                            .fields = {{"function", 5}, {"index", 7, /*of_tokens=*/true}},
+                            .readouts = 3});
+}
+
+Tensor readout_tokens() {
+  torch::manual_seed(1);
+  return torch::stack(
+      {torch::randint(0, 7, {2, 20}, torch::kInt64), torch::randint(0, 5, {2, 20}, torch::kInt64),
+       torch::randint(0, 7, {2, 20}, torch::kInt64)},
+      2);
+}
+
+TEST(Model, SeveralReadoutsOfTokensWithFields) {
+  for (const std::string extra : {"", "model.shared_head=true", "model.read_after=[]"}) {
+    const auto model = build_readouts(extra);
+    model->to(torch::kFloat64);
+    const torch::NoGradGuard no_grad;
+    const Tensor tokens = readout_tokens();
+    const Tensor whole = model->forward(tokens);
+    ASSERT_EQ(whole.sizes(), (std::vector<int64_t>{2, 20, 3, 7}));
+    const Tensor rows = torch::tensor({0, 1, 5, 59, 60, 119}, torch::kInt64);
+    EXPECT_TRUE(
+        torch::equal(model->forward_at(tokens, rows), whole.flatten(0, 2).index_select(0, rows)));
+    ModelState state = model->initial_state(2);
+    for (int64_t t = 0; t < 20; ++t) {
+      const Tensor logits = model->step(tokens.select(1, t), state);
+      ASSERT_LT((logits - whole.select(1, t)).abs().max().item<double>(), 1e-12) << t;
+    }
+    // Every number of a token counts, at it and after it.
+    for (int64_t number = 0; number < 3; ++number) {
+      Tensor changed = tokens.clone();
+      changed[0][9][number] = (changed[0][9][number] + 1) % 5;
+      const Tensor other = model->forward(changed);
+      EXPECT_TRUE(torch::equal(other[0].slice(0, 0, 9), whole[0].slice(0, 0, 9))) << number;
+      EXPECT_FALSE(torch::equal(other[0][9], whole[0][9])) << number;
+    }
+  }
+}
+
+TEST(Model, AReadoutComesFromTheBlocksBeforeIt) {
+  const auto model = build_readouts();
+  const std::vector<int64_t> after = {1, 3, 2};
+  for (int64_t m = 0; m < 3; ++m) {
+    model->zero_grad();
+    model->forward(readout_tokens()).select(2, m).square().sum().backward();
+    for (int64_t block = 0; block < 3; ++block) {
+      const std::string name = "blocks_" + std::to_string(block) + ".up.weight";
+      EXPECT_EQ(model->named_parameters()[name].grad().defined() &&
+                    model->named_parameters()[name].grad().abs().max().item<double>() > 0,
+                block < after[static_cast<size_t>(m)])
+          << m << " " << block;
+    }
+  }
+}
+
+TEST(Model, OfAnIndexTheVectorsOfTheTokensAreMapped) {
+  const auto names = build_readouts()->named_parameters();
+  EXPECT_EQ(names["function"].sizes(), (std::vector<int64_t>{5, 16}));
+  EXPECT_EQ(names["index.weight"].sizes(), (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ(names["head.weight"].size(0), 3 * 7);
+  EXPECT_EQ(build_readouts("model.shared_head=true")->named_parameters()["head.weight"].size(0), 7);
+}
+
+TEST(Model, BadReadoutsNameTheKey) {
+  const auto error = [](const std::string& extra) {
+    try {
+      build_readouts(extra);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error("model.read_after=[1, 2]"),
+            "model.read_after = [ 1, 2 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+  EXPECT_EQ(
+      error("model.read_after=[1, 2, 4]"),
+      "model.read_after = [ 1, 2, 4 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+  EXPECT_EQ(error("model.read_after=[1, 2, 0.5]"),
+            "model.read_after = [ 1, 2, 0.5 ]: must be an array of integers");
+  EXPECT_EQ(error_of("[model]\nread_after = [1]\nblocks = [{mixer = 'gla'}]").substr(0, 30),
+            "unknown key 'model.read_after'");
 }
 
 TEST(Model, BlocksRepeat) { EXPECT_EQ(build(kHybrid)->initial_state(1).blocks.size(), 4u); }

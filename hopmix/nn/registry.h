@@ -8,6 +8,7 @@
 
 #include "hopmix/config/config.h"
 #include "hopmix/nn/mixer.h"
+#include "hopmix/nn/publication.h"
 
 namespace hopmix::nn {
 
@@ -18,6 +19,9 @@ struct BlockDefaults {
   int64_t length = 1024;  // of the sequences in training: what patterns are checked on
   bool token_shift = true;
   bool rope = false;
+  int64_t readouts = 1;  // answers that the task asks for at one position
+  /// What earlier layers of the same model publish, by name.
+  std::shared_ptr<Publications> mem = std::make_shared<Publications>();
 };
 
 /// One row of `hopmix mixers`.

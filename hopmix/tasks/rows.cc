@@ -1,6 +1,7 @@
 #include "hopmix/tasks/rows.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
@@ -12,17 +13,23 @@
 namespace hopmix::tasks {
 
 std::function<Batch(int64_t batch, uint64_t seed)> by_rows(
-    int64_t length, std::function<void(Rng& rng, const Row& row)> fill) {
-  return [length, fill = std::move(fill)](int64_t batch, uint64_t seed) {
+    int64_t length, std::function<void(Rng& rng, const Row& row)> fill, int64_t numbers,
+    int64_t readouts) {
+  return [length, fill = std::move(fill), numbers, readouts](int64_t batch, uint64_t seed) {
     if (batch < 1) throw Error("batch = " + std::to_string(batch) + ": must be at least 1");
+    const auto shape = [&](int64_t each) {
+      return each == 1 ? std::vector<int64_t>{batch, length}
+                       : std::vector<int64_t>{batch, length, each};
+    };
     Batch result;
-    result.tokens = at::empty({batch, length}, at::kLong);
-    result.targets = at::full_like(result.tokens, kNoTarget);
-    result.slices = at::full_like(result.tokens, kNoSlice);
+    result.tokens = at::empty(shape(numbers), at::kLong);
+    result.targets = at::full(shape(readouts), kNoTarget, at::kLong);
+    result.slices = at::full_like(result.targets, kNoSlice);
     for (int64_t r = 0; r < batch; ++r) {
       const auto row_of = [&](at::Tensor& tensor) {
-        return std::span<int64_t>(tensor.mutable_data_ptr<int64_t>() + r * length,
-                                  static_cast<size_t>(length));
+        const int64_t size = tensor.numel() / batch;
+        return std::span<int64_t>(tensor.mutable_data_ptr<int64_t>() + r * size,
+                                  static_cast<size_t>(size));
       };
       Rng rng(seed, static_cast<uint64_t>(r));
       fill(rng, Row{row_of(result.tokens), row_of(result.targets), row_of(result.slices)});

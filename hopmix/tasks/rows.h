@@ -15,15 +15,17 @@ namespace hopmix::tasks {
 /// The longest row of any task, and so the bound of every size.
 inline constexpr int64_t kMaxLength = int64_t{1} << 24;
 
-/// One sequence of a batch, [T] each. `targets` and `slices` come filled with kNoTarget and
-/// kNoSlice.
+/// One sequence of a batch, [T] each, or flat [T, numbers a token] and [T, readouts]. `targets` and
+/// `slices` come filled with kNoTarget and kNoSlice.
 struct Row {
   std::span<int64_t> tokens, targets, slices;
 };
 
-/// A Task::sample that calls `fill` on each row with a generator of that row's own.
+/// A Task::sample that calls `fill` on each row with a generator of that row's own. Tensors are
+/// [B, T], and three-dimensional where a token is several numbers or is asked several things.
 std::function<Batch(int64_t batch, uint64_t seed)> by_rows(
-    int64_t length, std::function<void(Rng& rng, const Row& row)> fill);
+    int64_t length, std::function<void(Rng& rng, const Row& row)> fill, int64_t numbers = 1,
+    int64_t readouts = 1);
 
 /// A row written word by word, for tasks whose sequences differ in length.
 struct Text {

@@ -3,6 +3,7 @@
 #include "hopmix/base/nearest.h"
 #include "hopmix/tasks/copy.h"
 #include "hopmix/tasks/entity_tracking.h"
+#include "hopmix/tasks/function_composition.h"
 #include "hopmix/tasks/induction.h"
 #include "hopmix/tasks/mad_memory.h"
 #include "hopmix/tasks/mad_recall.h"
@@ -29,6 +30,7 @@ std::vector<TaskEntry> entries() {
       permutation_entry(),
       induction_entry(),
       entity_tracking_entry(),
+      function_composition_entry(),
   };
 }
 

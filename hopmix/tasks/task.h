@@ -17,13 +17,19 @@ namespace hopmix::tasks {
 inline constexpr int64_t kNoTarget = -100;
 inline constexpr int64_t kNoSlice = -1;
 
-/// int64 [B, T] each. A model reads `tokens` and is asked, at every position, for the entry of
-/// `targets` there.
+/// int64. A model reads `tokens` and is asked, at every position, for the entry of `targets` there.
 struct Batch {
-  at::Tensor tokens;
-  at::Tensor targets;  // kNoTarget where nothing is asked
-  at::Tensor slices;   // the slice that the asked token is counted in, else kNoSlice; never set
-                       // without slice_name
+  at::Tensor tokens;   // [B, T], or [B, T, 1 + fields] of a task with fields
+  at::Tensor targets;  // [B, T], or [B, T, readouts]; kNoTarget where nothing is asked
+  at::Tensor slices;   // as targets: the slice that the asked token is counted in, else kNoSlice;
+                       // never set without slice_name
+};
+
+/// One more number that a token carries, of an alphabet of its own.
+struct Field {
+  std::string name;
+  int64_t size;            // 0..size-1
+  bool of_tokens = false;  // of the task's vocabulary: a model reads it with the same vectors
 };
 
 /// A task as a value: copies are independent, `sample` may be called from many threads.
@@ -34,6 +40,8 @@ struct Task {
   std::string
       slice_name;  // what Batch::slices counts, such as "depth"; "" for a task without slices
   double chance;   // accuracy, in percent, of a uniform guess among the values
+  std::vector<Field> fields = {};  // what a token carries beside its place in the vocabulary
+  int64_t readouts = 1;            // answers asked for at one position
 
   /// A batch of at least one sequence. Row r depends on (seed, r) alone: not on the batch size, the
   /// number of threads or the machine. Throws Error for batch < 1.

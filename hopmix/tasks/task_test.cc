@@ -9,6 +9,7 @@
 #include "hopmix/base/testing.h"
 #include "hopmix/tasks/copy.h"
 #include "hopmix/tasks/entity_tracking.h"
+#include "hopmix/tasks/function_composition.h"
 #include "hopmix/tasks/induction.h"
 #include "hopmix/tasks/mad_memory.h"
 #include "hopmix/tasks/mad_recall.h"
@@ -58,6 +59,9 @@ std::vector<Task> examples() {
   result.push_back(induction_task({.vocabulary = 64, .length = 1000}));
   result.push_back(
       entity_tracking_task({.boxes = 2, .max_items = 1, .operations = 30, .queries = 1}));
+  result.push_back(function_composition_task({.functions = 2, .least_n = 2, .most_n = 2}));
+  result.push_back(
+      function_composition_task({.functions = 7, .least_n = 3, .most_n = 20, .labels = 9}));
   return result;
 }
 
@@ -74,15 +78,32 @@ Batch rows(const Batch& batch, int64_t first, int64_t last) {
 TEST(Task, ShapesAndRanges) {
   for (const Task& task : examples()) {
     const Batch batch = task.sample(20, 3);
+    // Function composition draws a length for each batch.
+    const bool mixed = task.name == "function_composition";
+    const int64_t length = mixed ? batch.tokens.size(1) : task.length;
+    EXPECT_LE(length, task.length);
+    const auto shape = [length](size_t each) {
+      std::vector<int64_t> sizes = {20, length};
+      if (each > 1) sizes.push_back(static_cast<int64_t>(each));
+      return sizes;
+    };
+    EXPECT_EQ(batch.tokens.sizes(), shape(1 + task.fields.size())) << task.name;
+    EXPECT_EQ(batch.targets.sizes(), shape(static_cast<size_t>(task.readouts))) << task.name;
+    EXPECT_EQ(batch.slices.sizes(), batch.targets.sizes()) << task.name;
     for (const at::Tensor& tensor : {batch.tokens, batch.targets, batch.slices}) {
-      EXPECT_EQ(tensor.sizes(), (std::vector<int64_t>{20, task.length})) << task.name;
       EXPECT_EQ(tensor.dtype(), torch::kLong);
       EXPECT_TRUE(tensor.is_contiguous());
     }
-    EXPECT_GE(batch.tokens.min().item<int64_t>(), 0);
-    EXPECT_LT(batch.tokens.max().item<int64_t>(), task.vocabulary);
+    const at::Tensor numbers = batch.tokens.view({20, length, -1});
+    for (int64_t number = 0; number < numbers.size(2); ++number) {
+      const int64_t size =
+          number == 0 ? task.vocabulary : task.fields[static_cast<size_t>(number - 1)].size;
+      EXPECT_GE(numbers.select(2, number).min().item<int64_t>(), 0) << task.name;
+      EXPECT_LT(numbers.select(2, number).max().item<int64_t>(), size) << task.name;
+    }
     const at::Tensor asked = batch.targets.ne(kNoTarget);
-    EXPECT_TRUE(asked.any(1).all().item<bool>()) << task.name << ": every row asks something";
+    EXPECT_TRUE(asked.flatten(1).any(1).all().item<bool>())
+        << task.name << ": every row asks something";
     EXPECT_GE(batch.targets.masked_select(asked).min().item<int64_t>(), 0);
     EXPECT_LT(batch.targets.max().item<int64_t>(), task.vocabulary);
     // A slice goes with a question, and with a name for it.
@@ -182,10 +203,10 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
     EXPECT_TRUE(same(make_task(resolved).sample(3, 5), make_task(defaults).sample(3, 5)));
   }
   EXPECT_EQ(names,
-            (std::vector<std::string>{"copy", "associative_recall", "multi_hop_recall", "mqar",
-                                      "in_context_recall", "fuzzy_recall", "noisy_recall",
-                                      "selective_copying", "compression", "memorization",
-                                      "permutation", "induction", "entity_tracking"}));
+            (std::vector<std::string>{
+                "copy", "associative_recall", "multi_hop_recall", "mqar", "in_context_recall",
+                "fuzzy_recall", "noisy_recall", "selective_copying", "compression", "memorization",
+                "permutation", "induction", "entity_tracking", "function_composition"}));
 }
 
 TEST(Registry, ReadsEveryKey) {
@@ -239,6 +260,8 @@ TEST(Registry, ReadsEveryKey) {
                              .operations = 6,
                              .queries = 3,
                              .move_contents = false})},
+      {"name = 'function_composition'\nfunctions = 3\nleast_n = 4\nmost_n = 9\nlabels = 8",
+       function_composition_task({.functions = 3, .least_n = 4, .most_n = 9, .labels = 8})},
   };
   for (const auto& [text, task] : table) {
     const Task read = task_of("[task]\n" + text);
@@ -350,6 +373,12 @@ TEST(Registry, Errors) {
        "task.objects = 20: must be from 21 to 16777216, from boxes times max_items"},
       {"name = 'entity_tracking'\nqueries = 8",
        "task.queries = 8: must be from 1 to 7, the number of boxes"},
+      {"name = 'function_composition'\nfunctions = 1",
+       "task.functions = 1: must be from 2 to 1024"},
+      {"name = 'function_composition'\nleast_n = 31",
+       "task.least_n = 31: must be from 2 to 30, most_n"},
+      {"name = 'function_composition'\nlabels = 4",
+       "task.labels = 4: must be from 5 to 16777216; 0 for as many as functions"},
   };
   for (const auto& [text, message] : table) {
     EXPECT_EQ(error_of([&] { task_of("[task]\n" + text); }), message) << text;

@@ -58,7 +58,12 @@ Experiment make_experiment(toml::table document) {
   e.train = read_train(root.table("train"));
   torch::manual_seed(static_cast<uint64_t>(e.seed));
   config::Table model = root.table("model");
-  e.model = nn::make_model(model, e.task.vocabulary, e.task.length);
+  nn::TaskShape shape{
+      .vocabulary = e.task.vocabulary, .length = e.task.length, .readouts = e.task.readouts};
+  for (const tasks::Field& field : e.task.fields) {
+    shape.fields.push_back({field.name, field.size, field.of_tokens});
+  }
+  e.model = nn::make_model(model, shape);
   root.finish();
   return e;
 }

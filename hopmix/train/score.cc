@@ -12,6 +12,20 @@ torch::Tensor cross_entropy(const torch::Tensor& logits, const tasks::Batch& bat
                                    batch.targets.flatten().index_select(0, rows));
 }
 
+torch::Tensor training_loss(const torch::Tensor& logits, const tasks::Batch& batch,
+                            const torch::Tensor& rows) {
+  if (batch.targets.dim() == 2) return cross_entropy(logits, batch, rows);
+  const int64_t readouts = batch.targets.size(2);
+  const torch::Tensor readout = rows.remainder(readouts);
+  const torch::Tensor losses = torch::cross_entropy_loss(
+      logits.to(torch::kFloat32), batch.targets.flatten().index_select(0, rows), {},
+      at::Reduction::None);
+  const torch::Tensor counts = torch::bincount(readout, {}, readouts);
+  const torch::Tensor weights = counts.ne(0).to(torch::kFloat32) /
+                                (counts.clamp_min(1) * counts.ne(0).sum()).to(torch::kFloat32);
+  return (losses * weights.index_select(0, readout)).sum();
+}
+
 void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, const torch::Tensor& rows,
                Score& score) {
   const torch::Tensor targets = batch.targets.flatten().index_select(0, rows);

@@ -25,12 +25,17 @@ struct Score {
   double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
 };
 
-/// Where a batch asks (target != kNoTarget): int64 [n], positions of the flattened [B,T]. Only
+/// Where a batch asks (target != kNoTarget): int64 [n], positions of the flattened targets. Only
 /// these have logits below: most tokens of a recall task ask nothing.
 torch::Tensor asked_rows(const tasks::Batch& batch);
 
 /// Mean cross entropy over the asked tokens: logits [n,V] -> scalar, float32.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const tasks::Batch& batch,
+                            const torch::Tensor& rows);
+
+/// What training lowers: the cross entropy of each readout, averaged over those asked, so that an
+/// answer that is asked more seldom counts as much. The same as cross_entropy with one readout.
+torch::Tensor training_loss(const torch::Tensor& logits, const tasks::Batch& batch,
                             const torch::Tensor& rows);
 
 /// Adds one batch to `score`.

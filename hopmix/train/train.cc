@@ -72,7 +72,7 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
     RECORD_USER_SCOPE("forward");
     result.rows = asked_rows(result.batch);
     result.logits = run_model(e, result.batch.tokens, result.rows);
-    result.loss = cross_entropy(result.logits, result.batch, result.rows);
+    result.loss = training_loss(result.logits, result.batch, result.rows);
   }
   {
     RECORD_USER_SCOPE("backward");

@@ -388,6 +388,23 @@ TEST(Score, CountsOnlyWhatIsAsked) {
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
 }
 
+// Each readout counts as much as any other, however often it is asked.
+TEST(Score, TrainingLossIsTheMeanOverReadouts) {
+  tasks::Batch batch;
+  batch.targets = torch::tensor({{{0, 1, -100}, {0, -100, -100}, {2, 2, -100}}}, torch::kInt64);
+  const torch::Tensor rows = asked_rows(batch);
+  ASSERT_TRUE(rows.equal(torch::tensor({0, 1, 3, 6, 7}, torch::kInt64)));
+  torch::manual_seed(0);
+  const torch::Tensor logits = torch::randn({5, 3});
+  const auto mean = [&](const std::vector<int64_t>& of, const std::vector<int64_t>& targets) {
+    const torch::Tensor some = logits.index_select(0, torch::tensor(of, torch::kInt64));
+    return torch::cross_entropy_loss(some, torch::tensor(targets, torch::kInt64)).item<double>();
+  };
+  const double expected = (mean({0, 2, 3}, {0, 0, 2}) + mean({1, 4}, {1, 2})) / 2;
+  EXPECT_NEAR(training_loss(logits, batch, rows).item<double>(), expected, 1e-6);
+  EXPECT_GT(std::abs(cross_entropy(logits, batch, rows).item<double>() - expected), 1e-3);
+}
+
 TEST(Experiment, UnknownKeysAreErrors) {
   const auto message = [](const std::string& extra) {
     try {

@@ -1,0 +1,51 @@
+#include "hopmix/nn/publication.h"
+
+#include <algorithm>
+
+#include "hopmix/base/nearest.h"
+
+namespace hopmix::nn {
+
+void Publication::ask(const std::vector<int64_t>& widths, bool include_self) {
+  Selected& selected = selection(include_self);
+  for (size_t hop = 0; hop < widths.size(); ++hop) {
+    selected.kappa = std::max(selected.kappa, widths[hop]);
+    if (hop > 0) selected.pointers = std::max(selected.pointers, widths[hop]);
+  }
+}
+
+std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t>& fallback) {
+  constexpr int64_t kMost = 4096;
+  const std::vector<int64_t> widths = table.integers("widths", fallback);
+  int64_t reached = 1;
+  for (const int64_t width : widths) {
+    reached = width < 1 || width > kMost ? kMost + 1 : std::min(reached * width, kMost + 1);
+  }
+  if (widths.empty() || reached > kMost) {
+    throw table.bad("widths",
+                    "must be at least one number, each from 1, with a product of at most " +
+                        std::to_string(kMost));
+  }
+  return widths;
+}
+
+std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,
+                                     const Publication& publication) {
+  const std::string name = table.require("mem");
+  const auto [found, fresh] = mem.emplace(name, std::make_shared<Publication>(publication));
+  if (!fresh)
+    throw table.bad("mem", "is published by an earlier layer: give this one its own name");
+  return found->second;
+}
+
+std::shared_ptr<Publication> find_publication(config::Table& table, const Publications& mem) {
+  const std::string name = table.require("mem");
+  const auto found = mem.find(name);
+  if (found != mem.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, publication] : mem) names.push_back(known);
+  throw table.bad("mem", names.empty() ? "no earlier layer publishes a cache (attention with a mem)"
+                                       : "no earlier layer publishes it" + suggestion(name, names));
+}
+
+}  // namespace hopmix::nn

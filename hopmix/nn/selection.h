@@ -1,0 +1,28 @@
+// Positions picked by score, and chains of them, for one token in decoding; whole sequences go
+// through ops::attention_topk and ops::neighborhood.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hopmix/nn/torch.h"
+
+namespace hopmix::nn {
+
+/// The kappa best of one token's scores [B,H,n], best first, ties to the earlier: int32
+/// [B,H,kappa], -1 padded.
+torch::Tensor best_positions(const torch::Tensor& scores, int64_t kappa);
+
+/// indices [B,T,H,kappa] of tokens start, start+1, ..., best first -> [B,T,H,kappa-1]: each row
+/// without its own token, or without its last entry.
+torch::Tensor without_self(const torch::Tensor& indices, int64_t start);
+
+/// The neighborhood of one token (ops::neighborhood): newest [B,H,kappa] its own best positions,
+/// pointers [B,n,H,P] those of every token, itself the last -> sorted int32 [B,H,W], -1 padded.
+torch::Tensor token_neighborhood(const torch::Tensor& newest, const torch::Tensor& pointers,
+                                 const std::vector<int64_t>& widths, bool cumulative);
+
+/// Entries of a row of neighborhoods: prod(widths), or the sum of all prefix products.
+int64_t neighborhood_width(const std::vector<int64_t>& widths, bool cumulative);
+
+}  // namespace hopmix::nn
