@@ -22,12 +22,14 @@ int64_t entries(const GlrAttentionInputs<T>& in) {
 // The inputs of one query head.
 template <typename T>
 struct Head {
+  Rows rows;
   HeadOf<const T> k;
   StagedRows<T> q, v;
   StagedScalars<T> gate, d, d_self;
 
   Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block)
-      : k(in.k, in.sequences, s, in.kv_heads, kv(in, head), in.key_width),
+      : rows(in.rows.of(s, head)),
+        k(in.k, in.sequences, s, in.kv_heads, kv(in, head), in.key_width),
         q({in.q, in.sequences, s, in.heads, head, in.key_width}, block),
         v({in.v, in.sequences, s, in.kv_heads, kv(in, head), in.value_width}, block),
         gate({in.gate, in.sequences, s, in.heads, head, 1}, block),
@@ -104,10 +106,10 @@ void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<
   for (int64_t first = 0; first < length; first += block) {
     const int64_t last = std::min(first + block, length);
     const auto [begin, end] = member.share(first, last);
-    slots.forward(in.rows, first, last);
+    slots.forward(head.rows, first, last);
     head.load(first, begin, end);
     enter.copy({nullptr, begin, end - begin, &slots}, head.k, k);
-    own.reads.assign(in.rows, slots, k.stride, begin, end);
+    own.reads.assign(head.rows, slots, k.stride, begin, end);
     own.p.resize(own.reads.size());
     member.sync();
     rows.dots(own.reads, head.q.rows(first), k.data, scratch.key_width, static_cast<A>(in.scale),
@@ -131,7 +133,8 @@ class Backward {
   Backward(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t kv_head, const T* y,
            const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
       : in_(in),
-        scratch_(in.rows, s.length, in.key_width, in.value_width, team),
+        scratch_(in.rows.of(s, kv_head * (in.heads / in.kv_heads)), s.length, in.key_width,
+                 in.value_width, team),
         dk_by_slot_(scratch_.by_slot()),
         later_(scratch_.by_slot()),
         total_(scratch_.plan.block, in.value_width),
@@ -213,7 +216,7 @@ void Backward<T>::run(int64_t h, const Member& member) {
   for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
     const int64_t last = std::min(first + block, length);
     const auto [begin, end] = member.share(first, last);
-    slots.backward(in_.rows, first, last);
+    slots.backward(head.in.rows, first, last);
     const auto [enter_from, enter_to] =
         member.share(0, static_cast<int64_t>(slots.entered().size()));
     in_pieces({slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots},
@@ -226,7 +229,7 @@ void Backward<T>::run(int64_t h, const Member& member) {
               });
     head.in.load(first, begin, end);
     head.grad_y.load(first, begin, end);
-    own.reads.assign(in_.rows, slots, k.stride, begin, end);
+    own.reads.assign(head.in.rows, slots, k.stride, begin, end);
     own.p.resize(own.reads.size());
     own.u.resize(own.reads.size());
     member.sync();
@@ -295,7 +298,8 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       [&](int64_t task, int64_t team) {
         const Sequence& s = in.sequences.list[task / in.heads];
         const int64_t head = task % in.heads;
-        Scratch<Accumulator<T>> scratch(in.rows, s.length, in.key_width, in.value_width, team);
+        Scratch<Accumulator<T>> scratch(in.rows.of(s, head), s.length, in.key_width, in.value_width,
+                                        team);
         const int64_t block = scratch.plan.block;
         return Task{std::move(scratch), Head<T>(in, s, head, block),
                     UnstagedRows<T>({y, in.sequences, s, in.heads, head, in.value_width}, block)};

@@ -26,7 +26,7 @@ struct GlrAttentionInputs {
   int64_t value_width;  // DV
   double scale;
   const Sequences& sequences;
-  const Rows& rows;
+  RowsOfHeads rows;
 };
 
 /// Where the gradients go, each of its input's shape; null skips one.
@@ -42,8 +42,9 @@ struct GlrAttentionGradients {
 
 /// With P = softmax over row i of scale q_i . k_j:
 ///   z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j,   y_i = z_i - d_i v_i.
-/// y [B, T, H, DV], every entry written; a token that reads nothing has y_i = d_self_i v_i. Time
-/// O(reads (DK + DV)) a head, memory O(T (DK + DV)) a thread; one row of logits exists at a time.
+/// j counts as often as row i lists it. y [B, T, H, DV], every entry written; a token that reads
+/// nothing has y_i = d_self_i v_i. Time O(reads (DK + DV)) a head, memory O(T (DK + DV)) a thread;
+/// one row of logits exists at a time.
 template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y);
 

@@ -11,30 +11,50 @@
 namespace hopmix::kernels {
 
 /// Row i in [begin, end) reads count(i) slots. Its reads, and what is computed for each of them,
-/// start at a multiple of kPad, so that whole vectors can be stored.
-class Reads {
+/// start at a multiple of kPad, so that whole vectors can be stored. A view of some rows of Reads.
+class ReadsView {
  public:
+  int64_t begin() const { return begin_; }
+  int64_t end() const { return end_; }
+  int64_t count(int64_t i) const { return counts_[i - base_]; }
+  int64_t first(int64_t i) const { return firsts_[i - base_]; }
+  /// The first element of each slot that is read: slot * stride.
+  const int64_t* at(int64_t i) const { return at_ + first(i); }
+  /// The slots themselves, for what is one number a slot.
+  const int32_t* slots(int64_t i) const { return slots_ + first(i); }
+
+  /// Row i of them alone.
+  ReadsView row(int64_t i) const {
+    ReadsView one = *this;
+    one.begin_ = i;
+    one.end_ = i + 1;
+    return one;
+  }
+
+ protected:
+  int64_t begin_ = 0, end_ = 0, base_ = 0;  // base_: the row of counts_[0]
+  const int64_t *counts_ = nullptr, *firsts_ = nullptr, *at_ = nullptr;
+  const int32_t* slots_ = nullptr;
+};
+
+/// The reads of neighbouring rows with memory of its own.
+class Reads : public ReadsView {
+ public:
+  Reads() = default;
+  Reads(Reads&&) = default;  // moved vectors stay where they are
+  Reads& operator=(Reads&&) = default;
+
   /// `stride`: elements from one slot to the next, in every buffer that is read. With `self` each
   /// row also reads its own token, last.
   void assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t begin, int64_t end,
               bool self = false);
 
-  int64_t begin() const { return begin_; }
-  int64_t end() const { return end_; }
-  int64_t count(int64_t i) const { return counts_[i - begin_]; }
-  int64_t first(int64_t i) const { return firsts_[i - begin_]; }
-  /// The first element of each slot that is read: slot * stride.
-  const int64_t* at(int64_t i) const { return at_.data() + first(i); }
-  /// The slots themselves, for what is one number a slot.
-  const int32_t* slots(int64_t i) const { return slots_.data() + first(i); }
-
   /// Entries of an array with one number for each read.
-  int64_t size() const { return firsts_.back(); }
+  int64_t size() const { return first_of_.back(); }
 
  private:
-  int64_t begin_ = 0, end_ = 0;
-  std::vector<int64_t> counts_, firsts_, at_;
-  std::vector<int32_t> slots_;
+  std::vector<int64_t> count_of_, first_of_, elements_;
+  std::vector<int32_t> slot_of_;
   Csr made_;
 };
 
@@ -49,7 +69,7 @@ class PerRead {
     }
   }
   A* data() const { return buffer_.data(); }
-  A* at(const Reads& reads, int64_t i) const { return buffer_.data() + reads.first(i); }
+  A* at(const ReadsView& reads, int64_t i) const { return buffer_.data() + reads.first(i); }
 
  private:
   int64_t capacity_ = 0;

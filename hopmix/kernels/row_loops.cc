@@ -13,7 +13,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <typename A>
-void dots(const Reads& reads, BlockRows<const A> x, const A* base, int64_t width, A factor,
+void dots(const ReadsView& reads, BlockRows<const A> x, const A* base, int64_t width, A factor,
           const PerRead<A>& out) {
   for (int64_t i = reads.begin(); i < reads.end(); ++i) {
     dot_reads<A>(x[i], base, reads.at(i), reads.count(i), width, factor, out.at(reads, i));
@@ -21,12 +21,12 @@ void dots(const Reads& reads, BlockRows<const A> x, const A* base, int64_t width
 }
 
 template <typename A>
-void softmax_rows(const Reads& reads, const PerRead<A>& p) {
+void softmax_rows(const ReadsView& reads, const PerRead<A>& p) {
   for (int64_t i = reads.begin(); i < reads.end(); ++i) softmax(p.at(reads, i), reads.count(i));
 }
 
 template <typename A>
-void softmax_backward(const Reads& reads, const PerRead<A>& ps, const PerRead<A>& us, A* mean,
+void softmax_backward(const ReadsView& reads, const PerRead<A>& ps, const PerRead<A>& us, A* mean,
                       const A* factor) {
   const Tag<A> d;
   const int64_t lanes = hn::Lanes(d);
@@ -50,7 +50,7 @@ void softmax_backward(const Reads& reads, const PerRead<A>& ps, const PerRead<A>
 }
 
 template <typename A>
-void gather(const Reads& reads, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
+void gather(const ReadsView& reads, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
             int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.begin(); i < reads.end(); ++i) {
@@ -61,7 +61,7 @@ void gather(const Reads& reads, const PerRead<A>& w, const A* base, BlockRows<A>
 }
 
 template <typename A>
-void scatter(const Reads& reads, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
+void scatter(const ReadsView& reads, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
              int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.end() - 1; i >= reads.begin(); --i) {

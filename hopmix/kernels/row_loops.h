@@ -16,23 +16,23 @@ namespace hopmix::kernels {
 template <typename A>
 struct RowLoops {
   /// out = factor x_i . (what is read).
-  void (*dots)(const Reads&, BlockRows<const A> x, const A* base, int64_t width, A factor,
+  void (*dots)(const ReadsView&, BlockRows<const A> x, const A* base, int64_t width, A factor,
                const PerRead<A>& out);
 
   /// p = softmax of p, row by row; 0 behind the end of a row.
-  void (*softmax)(const Reads&, const PerRead<A>& p);
+  void (*softmax)(const ReadsView&, const PerRead<A>& p);
 
   /// mean_i = sum p u, and then p = factor_i p (u - mean_i). `mean` and `factor` count from the
   /// first row of the reads and may be null: not wanted; then p stays.
-  void (*softmax_backward)(const Reads&, const PerRead<A>& p, const PerRead<A>& u, A* mean,
+  void (*softmax_backward)(const ReadsView&, const PerRead<A>& p, const PerRead<A>& u, A* mean,
                            const A* factor);
 
   /// out_i = sum of w (what is read), columns [from, to).
-  void (*gather)(const Reads&, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
+  void (*gather)(const ReadsView&, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
                  int64_t to);
 
   /// (What is read) += w x_i, last row first, columns [from, to).
-  void (*scatter)(const Reads&, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
+  void (*scatter)(const ReadsView&, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
                   int64_t to);
 };
 

@@ -7,7 +7,6 @@
 #include "hopmix/kernels/parallel.h"
 #include "hopmix/kernels/row_blocks.h"
 #include "hopmix/kernels/row_loops.h"
-#include "hopmix/kernels/shared_gradient.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -17,14 +16,29 @@ int64_t entries(const SparseAttentionInputs<T>& in) {
   return in.sequences.tokens() * in.heads * in.value_width;
 }
 
-// Nothing is sequential here: a team shares a long sequence by its rows, and the backward by
-// columns only where rows add into keys and values.
+// Writes columns [from, to) of rows [first, last) of a gradient that is complete.
+template <typename T>
+void write(const UnstagedRows<T>& out, const PaddedRows<Accumulator<T>>& by_slot,
+           const Slots& slots, int64_t first, int64_t last, int64_t from, int64_t to) {
+  if (!out) return;
+  for (int64_t i = first; i < last; ++i) {
+    const Accumulator<T>* sum = by_slot[slots.of(i)];
+    std::copy(sum + from, sum + to, out.rows(first)[i] + from);
+  }
+  out.store(first, first, last, from, to);
+}
+
+// The reads of one member's rows, of each query head or alike for all, and numbers for each of them.
 template <typename A>
 struct MemberReads {
-  Reads reads;
-  PerRead<A> p, ds, u;
+  std::vector<Reads> reads;
+  std::vector<PerRead<A>> p, ds;  // of each query head
+  PerRead<A> u;
 };
 
+// Some query heads of one key/value head, a row of each at a time, so that what they read in common
+// is fetched once. Nothing is sequential here: a team shares a long sequence by its rows, and the
+// backward by columns only where rows add into keys and values.
 template <typename T>
 class Heads {
  public:
@@ -33,144 +47,183 @@ class Heads {
   Heads(const SparseAttentionInputs<T>& in, const Sequence& s, int64_t kv_head, int64_t first_head,
         int64_t count, T* y, const T* grad_y, const SparseAttentionGradients<T>& out, int64_t team)
       : in_(in),
-        plan_(in.rows, s.length, team),
-        slots_(in.rows, s.length, plan_.block),
+        alike_(in.rows.alike(first_head, count)),
+        plan_(in.rows.of(s, first_head), s.length, team, count),
+        slots_(in.rows.of(s, first_head), s.length, plan_.block),
         key_width_(padded(in.key_width)),
         value_width_(padded(in.value_width)),
-        kv_(slots_.count(), key_width_ + value_width_),
-        back_(grad_y ? slots_.count() : 0, key_width_ + value_width_),
-        k_(in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width),
-        v_(in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width),
-        dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, plan_, count),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, plan_, count),
+        k_(by_slot(true)),
+        v_(by_slot(true)),
+        dk_by_slot_(by_slot(out.k != nullptr)),
+        dv_by_slot_(by_slot(out.v != nullptr)),
+        from_k_(in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width),
+        from_v_(in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width),
+        dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, plan_.block),
+        dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, plan_.block),
         members_(team) {
     for (int64_t head = first_head; head < first_head + count; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
-      heads_.push_back({{at(in.q, in.key_width), plan_.block},
+      heads_.push_back({in.rows.of(s, head),
+                        {at(in.q, in.key_width), plan_.block},
                         {at(grad_y, in.value_width), plan_.block},
                         {at(y, in.value_width), plan_.block},
                         {at(out.q, in.key_width), plan_.block}});
     }
-  }
-
-  void forward(const Member& member) {
-    Slots slots = slots_;
-    const auto [length, block] = plan_;
-    for (int64_t first = 0; first < length; first += block) {
-      const int64_t last = std::min(first + block, length);
-      const auto [begin, end] = member.share(first, last);
-      slots.forward(in_.rows, first, last);
-      enter({nullptr, begin, end - begin, &slots});
-      member.sync();
-      MemberReads<A>& own = members_[member.rank()];
-      softmax(heads_[0], own, slots, first, begin, end);
-      const UnstagedRows<T>& y = heads_[0].y;
-      rows_.gather(own.reads, own.p, v(kv_).data, y.rows(first), 0, value_width_);
-      y.store(first, begin, end, 0, value_width_);
-      member.sync();
+    for (MemberReads<A>& member : members_) {
+      member.reads.resize(alike_ ? 1 : count);
+      member.p.resize(count);
+      member.ds.resize(count);
     }
-    members_[member.rank()] = {};  // to the thread that took it
   }
 
-  void backward(const Member& member) {
-    for (size_t h = 0; h < heads_.size(); ++h) backward(static_cast<int64_t>(h), member);
-    members_[member.rank()] = {};  // to the thread that took it
-  }
+  void forward(const Member& member);
+  void backward(const Member& member);
 
  private:
   struct QueryHead {
+    Rows rows;
     StagedRows<T> q, grad_y;
     UnstagedRows<T> y, dq;
   };
 
-  RowsAt<A> k(const PaddedRows<A>& by_slot) const { return by_slot.view(); }
-  RowsAt<A> v(const PaddedRows<A>& by_slot) const {
-    return {by_slot.view().data + key_width_, by_slot.view().stride};
+  PaddedRows<A> by_slot(bool wanted) const {
+    return {wanted ? slots_.count() : 0, std::max(key_width_, value_width_)};
   }
 
   void enter(const Entering& entering) const {
-    enter_.copy(entering, k_, k(kv_));
-    enter_.copy(entering, v_, v(kv_));
+    enter_.copy(entering, from_k_, k_.view());
+    enter_.copy(entering, from_v_, v_.view());
   }
 
-  // p of rows [begin, end).
-  void softmax(const QueryHead& head, MemberReads<A>& own, const Slots& slots, int64_t first,
-               int64_t begin, int64_t end) const {
-    head.q.load(first, begin, end);
-    own.reads.assign(in_.rows, slots, k(kv_).stride, begin, end, in_.include_self);
-    own.p.resize(own.reads.size());
-    rows_.dots(own.reads, head.q.rows(first), k(kv_).data, key_width_, static_cast<A>(in_.scale),
-               own.p);
-    rows_.softmax(own.reads, own.p);
+  const Reads& reads(const MemberReads<A>& of, size_t h) const {
+    return of.reads[alike_ ? 0 : h];
   }
 
-  void backward(int64_t h, const Member& member);
+  // Makes rows [begin, end) of a block ready: their queries, and what they read.
+  void load(MemberReads<A>& own, const Slots& slots, int64_t first, int64_t begin,
+            int64_t end) const {
+    for (size_t h = 0; h < own.reads.size(); ++h) {
+      own.reads[h].assign(heads_[h].rows, slots, k_.view().stride, begin, end, in_.include_self);
+    }
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      heads_[h].q.load(first, begin, end);
+      own.p[h].resize(reads(own, h).size());
+    }
+  }
+
+  // body(h, reads) for all rows of a member, last row first.
+  template <typename Body>
+  void by_turns(const MemberReads<A>& of, const Body& body) const {
+    if (heads_.size() == 1) return body(0, of.reads[0]);
+    for (int64_t i = of.reads[0].end() - 1; i >= of.reads[0].begin(); --i) {
+      for (size_t h = 0; h < heads_.size(); ++h) body(h, reads(of, h).row(i));
+    }
+  }
+
+  void softmax(const MemberReads<A>& own, size_t h, const ReadsView& reads, int64_t first) const {
+    rows_.dots(reads, heads_[h].q.rows(first), k_[0], key_width_, static_cast<A>(in_.scale),
+               own.p[h]);
+    rows_.softmax(reads, own.p[h]);
+  }
 
   const RowLoops<A> rows_ = row_loops<A>();
   const EnterLoops<T> enter_ = enter_loops<T>();
   const SparseAttentionInputs<T>& in_;
+  bool alike_;
   BlockPlan plan_;
   Slots slots_;
-  int64_t key_width_, value_width_;  // padded
-  PaddedRows<A> kv_, back_;          // by slot: k and v; their gradients
-  HeadOf<const T> k_, v_;
-  SharedGradient<T> dk_, dv_;
+  int64_t key_width_, value_width_;                // padded
+  PaddedRows<A> k_, v_, dk_by_slot_, dv_by_slot_;  // of one stride
+  HeadOf<const T> from_k_, from_v_;
+  UnstagedRows<T> dk_, dv_;
   std::vector<QueryHead> heads_;
   std::vector<MemberReads<A>> members_;
 };
 
 template <typename T>
-void Heads<T>::backward(int64_t h, const Member& member) {
-  QueryHead& head = heads_[h];
-  MemberReads<A>& own = members_[member.rank()];
+void Heads<T>::forward(const Member& member) {
   Slots slots = slots_;
+  MemberReads<A>& own = members_[member.rank()];
+  const auto [length, block] = plan_;
+  for (int64_t first = 0; first < length; first += block) {
+    const int64_t last = std::min(first + block, length);
+    const auto [begin, end] = member.share(first, last);
+    slots.forward(heads_[0].rows, first, last);
+    enter({nullptr, begin, end - begin, &slots});
+    load(own, slots, first, begin, end);
+    member.sync();
+    by_turns(own, [&](size_t h, const ReadsView& reads) {
+      softmax(own, h, reads, first);
+      rows_.gather(reads, own.p[h], v_[0], heads_[h].y.rows(first), 0, value_width_);
+    });
+    for (const QueryHead& head : heads_) head.y.store(first, begin, end, 0, value_width_);
+    member.sync();
+  }
+  own = {};  // to the thread that took it
+}
+
+template <typename T>
+void Heads<T>::backward(const Member& member) {
+  Slots slots = slots_;
+  MemberReads<A>& own = members_[member.rank()];
   const auto [key_from, key_to] = member.share(0, key_width_, kPad);
   const auto [from, to] = member.share(0, value_width_, kPad);
-  const RowsAt<A> dk = k(back_), dv = v(back_);
-  const bool want_logits = head.dq || dk_;
-  std::vector<A> factor(plan_.block, static_cast<A>(in_.scale));
+  const bool want_logits = dk_ || heads_[0].dq;
+  const std::vector<A> factor(plan_.block, static_cast<A>(in_.scale));
 
   const auto [length, block] = plan_;
   for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
     const int64_t last = std::min(first + block, length);
     const auto [begin, end] = member.share(first, last);
-    slots.backward(in_.rows, first, last);
+    slots.backward(heads_[0].rows, first, last);
     const auto [enter_from, enter_to] =
         member.share(0, static_cast<int64_t>(slots.entered().size()));
     const Entering entering{slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots};
     enter(entering);
-    enter_.zero(entering, key_width_ + value_width_, k(back_));
-    head.grad_y.load(first, begin, end);
+    if (dk_) enter_.zero(entering, key_width_, dk_by_slot_.view());
+    if (dv_) enter_.zero(entering, value_width_, dv_by_slot_.view());
+    load(own, slots, first, begin, end);
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      heads_[h].grad_y.load(first, begin, end);
+      if (!want_logits) continue;
+      own.u.resize(reads(own, h).size());
+      own.ds[h].resize(reads(own, h).size());
+    }
     member.sync();
 
-    softmax(head, own, slots, first, begin, end);
-    const BlockRows<const A> q = head.q.rows(first), g = head.grad_y.rows(first);
-    if (want_logits) {
-      own.u.resize(own.reads.size());
-      own.ds.resize(own.reads.size());
-      rows_.dots(own.reads, g, v(kv_).data, value_width_, A{1}, own.u);
-      std::copy_n(own.p.data(), own.reads.size(), own.ds.data());
-      rows_.softmax_backward(own.reads, own.ds, own.u, nullptr, factor.data());
-    }
-    if (head.dq) {
-      rows_.gather(own.reads, own.ds, k(kv_).data, head.dq.rows(first), 0, key_width_);
-      head.dq.store(first, begin, end, 0, key_width_);
-    }
+    by_turns(own, [&](size_t h, const ReadsView& reads) {
+      const QueryHead& head = heads_[h];
+      softmax(own, h, reads, first);
+      if (!want_logits) return;
+      rows_.dots(reads, head.grad_y.rows(first), v_[0], value_width_, A{1}, own.u);
+      for (int64_t i = reads.begin(); i < reads.end(); ++i) {
+        std::copy_n(own.p[h].at(reads, i), padded(reads.count(i)), own.ds[h].at(reads, i));
+      }
+      rows_.softmax_backward(reads, own.ds[h], own.u, nullptr, factor.data());
+      if (head.dq) rows_.gather(reads, own.ds[h], k_[0], head.dq.rows(first), 0, key_width_);
+    });
+    for (const QueryHead& head : heads_) head.dq.store(first, begin, end, 0, key_width_);
     member.sync();
 
     for (size_t part = members_.size(); part-- > 0;) {
       const MemberReads<A>& theirs = members_[part];
-      if (dk_) rows_.scatter(theirs.reads, theirs.ds, q, dk.data, key_from, key_to);
-      if (dv_) rows_.scatter(theirs.reads, theirs.p, g, dv.data, from, to);
+      by_turns(theirs, [&](size_t h, const ReadsView& reads) {
+        if (!dk_) return;
+        rows_.scatter(reads, theirs.ds[h], heads_[h].q.rows(first), dk_by_slot_[0], key_from,
+                      key_to);
+      });
+      by_turns(theirs, [&](size_t h, const ReadsView& reads) {
+        if (!dv_) return;
+        rows_.scatter(reads, theirs.p[h], heads_[h].grad_y.rows(first), dv_by_slot_[0], from, to);
+      });
     }
-    if (dk_) dk_.take(dk, slots, first, last, key_from, key_to);
-    if (dv_) dv_.take(dv, slots, first, last, from, to);
-    dk_.store(h, first, last, key_from, key_to);
-    dv_.store(h, first, last, from, to);
+    write(dk_, dk_by_slot_, slots, first, last, key_from, key_to);
+    write(dv_, dv_by_slot_, slots, first, last, from, to);
     member.sync();
   }
+  own = {};  // to the thread that took it
 }
 
 }  // namespace
@@ -178,12 +231,15 @@ void Heads<T>::backward(int64_t h, const Member& member) {
 template <typename T>
 void sparse_attention(const SparseAttentionInputs<T>& in, T* y) {
   const int64_t group = in.heads / in.kv_heads;
+  // Heads that read the same keys go together unless threads would be left without work.
+  const int64_t all = in.sequences.count() * in.kv_heads;
+  const int64_t together = all >= omp_get_max_threads() ? group : 1;
   parallel_teams(
-      in.sequences.count() * in.heads, entries(in), kAnyTeam,
+      in.sequences.count() * in.heads / together, entries(in), kAnyTeam,
       [&](int64_t task, int64_t team) {
-        const Sequence& s = in.sequences.list[task / in.heads];
-        const int64_t head = task % in.heads;
-        return Heads<T>(in, s, head / group, head, 1, y, nullptr, {}, team);
+        const int64_t head = task * together % in.heads;
+        const Sequence& s = in.sequences.list[task * together / in.heads];
+        return Heads<T>(in, s, head / group, head, together, y, nullptr, {}, team);
       },
       [&](int64_t, Heads<T>& task, const Member& member) { task.forward(member); });
 }

@@ -1,5 +1,6 @@
 // Softmax attention over a pattern: Sparse Transformer (arXiv 1904.10509), Longformer, BigBird and
-// local attention are this with their patterns; `dense` with self is ordinary causal attention.
+// local attention are this with their patterns; `dense` with self is ordinary causal attention. Over
+// what was retrieved for each token and head it is the sparse layer of MURA and HySparse.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct SparseAttentionInputs {
   int64_t key_width;    // DK
   int64_t value_width;  // DV
   double scale;
-  bool include_self;  // token i also reads itself
+  bool include_self;  // token i also reads itself; what was retrieved may hold it
   const Sequences& sequences;
-  const Rows& rows;
+  RowsOfHeads rows;
 };
 
 /// Where the gradients go, each of its input's shape; null skips one.
@@ -36,8 +37,8 @@ struct SparseAttentionGradients {
 };
 
 /// y_i = sum_j P_ij v_j with P = softmax over row i of scale q_i . k_j; 0 for a token that reads
-/// nothing. y [B, T, H, DV], every entry written. Time O(reads (DK + DV)) a head, memory O(T (DK +
-/// DV)) a thread.
+/// nothing, and j counts as often as it is listed. y [B, T, H, DV], every entry written. Time
+/// O(reads (DK + DV)) a head, memory O(T (DK + DV)) a thread.
 template <typename T>
 void sparse_attention(const SparseAttentionInputs<T>& in, T* y);
 

@@ -64,6 +64,14 @@ void check_cols(const std::string& op, const Tensor& row_ptr, const Tensor& cols
   }
 }
 
+// Whether n entries are all -1 or at most `last`; vectorizes as is_row does.
+bool are_positions(const int32_t* entry, int64_t n, int32_t last) {
+  int bad = 0;
+#pragma omp simd reduction(| : bad)
+  for (int64_t r = 0; r < n; ++r) bad |= (entry[r] < -1) | (entry[r] > last);
+  return bad == 0;
+}
+
 }  // namespace
 
 void Arguments::device(const char* name, const Tensor& t) const {
@@ -132,6 +140,27 @@ void Arguments::pattern(const PatternArg& pattern) {
   device("cols", pattern.cols);
   TORCH_CHECK_VALUE(pattern.row_ptr.sym_size(0) > 0, op_,
                     ": row_ptr is [0], but must have at least one entry, 0");
+}
+
+void Arguments::positions(const char* name, const Tensor& t,
+                          std::initializer_list<const char*> dims) {
+  TORCH_CHECK_VALUE(t.defined() && t.scalar_type() == at::kInt, op_, ": ", name, " is ",
+                    t.defined() ? c10::toString(t.scalar_type()) : "undefined",
+                    ", but must be Int ", joined(dims));
+  if (!first_.defined()) {
+    first_ = t;
+    first_name_ = name;
+  }
+  device(name, t);
+  shape(name, t, dims);
+}
+
+void Arguments::retrieved(const Tensor& indices) {
+  positions("indices", indices, {"B", "T", "lists", "W"});
+  const c10::SymInt &lists = sizes_.at("lists"), &heads = sizes_.at("H"), &kv = sizes_.at("G");
+  TORCH_CHECK_VALUE(lists == heads || lists == kv, op_, ": indices is ", indices.sym_sizes(),
+                    ", but must have a list for each of the ", heads, " heads of q or of the ", kv,
+                    " of k");
 }
 
 void Arguments::cu_seqlens(const std::optional<Tensor>& cu_seqlens) {
@@ -211,6 +240,34 @@ BoundPattern::BoundPattern(const Arguments& args, const PatternArg& pattern, int
   check_row_ptr(args.op(), row_ptr_, cols_.size(0), longest);
   check_cols(args.op(), row_ptr_, cols_);
   rows_.emplace(row_ptr_.const_data_ptr<int64_t>(), cols_.const_data_ptr<int32_t>());
+}
+
+BoundRetrieval::BoundRetrieval(const Arguments& args, const Tensor& indices,
+                               const kernels::Sequences& sequences, bool strictly_earlier)
+    : indices_(indices.contiguous()), sequences_(sequences) {
+  TORCH_CHECK_VALUE(sequences.longest() <= std::numeric_limits<int32_t>::max(), args.op(),
+                    ": T is ", sequences.longest(),
+                    ", but must be below 2^31 for positions to be int32");
+  const int64_t lists = indices_.size(2), width = indices_.size(3);
+  for (const kernels::Sequence& s : sequences.list) {
+    for (int64_t i = 0; i < s.length; ++i) {
+      const int64_t token = sequences.first_token(s) + i;
+      const int32_t* entry = data() + token * lists * width;
+      const int64_t last = strictly_earlier ? i - 1 : i;
+      if (are_positions(entry, lists * width, static_cast<int32_t>(last))) continue;
+      for (int64_t r = 0; r < lists * width; ++r) {
+        TORCH_CHECK_VALUE(are_positions(entry + r, 1, static_cast<int32_t>(last)), args.op(),
+                          ": indices[", s.batch, ", ", s.start + i, ", ", r / width, ", ",
+                          r % width, "] is ", entry[r], ", but token ", i,
+                          " of its sequence must list positions from 0 to ", last,
+                          ", or -1 for none");
+      }
+    }
+  }
+}
+
+kernels::RowsOfHeads BoundRetrieval::rows(int64_t heads) const {
+  return {data(), heads, indices_.size(2), indices_.size(3), sequences_};
 }
 
 std::vector<Tensor> gradients(at::TensorList inputs, at::ArrayRef<bool> needs) {

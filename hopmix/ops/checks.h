@@ -42,6 +42,13 @@ class Arguments {
   /// int64 [n + 1] and int32 [nnz]; a spec is checked when it is bound.
   void pattern(const PatternArg& pattern);
 
+  /// int32 positions, -1 for none: what was retrieved. May be the first tensor of a call.
+  void positions(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+
+  /// The same for attention, [B, T, H, W] or one list for all query heads of a key/value head, [B,
+  /// T, G, W].
+  void retrieved(const Tensor& indices);
+
   /// int64 [N + 1] with B = 1. Sets N, the number of sequences (B without cu_seqlens).
   void cu_seqlens(const std::optional<Tensor>& cu_seqlens);
 
@@ -85,6 +92,23 @@ class BoundPattern {
  private:
   Tensor row_ptr_, cols_;  // keep what rows_ views
   std::optional<kernels::Rows> rows_;
+};
+
+/// What was retrieved, safe to read: every entry is checked to be -1 or a position from 0 to that
+/// of its token, or below it if `strictly_earlier`. Positions count from the first token of their
+/// sequence. A view of `sequences`.
+class BoundRetrieval {
+ public:
+  BoundRetrieval(const Arguments& args, const Tensor& indices, const kernels::Sequences& sequences,
+                 bool strictly_earlier);
+
+  /// As rows of H heads.
+  kernels::RowsOfHeads rows(int64_t heads) const;
+  const int32_t* data() const { return indices_.const_data_ptr<int32_t>(); }
+
+ private:
+  Tensor indices_;
+  const kernels::Sequences& sequences_;
 };
 
 /// Parses a spec on n tokens; its errors become ValueError.

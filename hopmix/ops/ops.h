@@ -188,4 +188,40 @@ std::tuple<Tensor, Tensor> sliding_window_recurrence(
     const std::optional<Tensor>& initial_state = {}, int64_t start = 0,
     const std::optional<Tensor>& cu_seqlens = {});
 
+/// The neighborhoods of MURA over what was retrieved: with N^(k)(i) the first k entries >= 0 of
+/// indices[b, i, h],
+///   N^(k1..km)(i) = the union of N^(km)(t) over t in N^(k1..k(m-1))(i):
+/// this set, or if `cumulative` the union over r <= m of N^(k1..kr). indices int32 [B,T,H,K], each
+/// -1 or a position up to its row, counted from the first token of its sequence; 1 <= k <= K ->
+/// int32 [B,T,H,W], ascending, without doubles, -1 at the end; W is the product of the widths, or
+/// the sum of the products of their beginnings.
+Tensor neighborhood(const Tensor& indices, at::IntArrayRef widths, bool cumulative,
+                    const std::optional<Tensor>& cu_seqlens = {});
+
+/// Softmax attention over the positions that indices[b, i, h] lists, a position twice if it is
+/// listed twice; entries of -1 are ignored wherever they stand, and a row without others gives 0. q
+/// [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV], indices int32 [B,T,H,W], or [B,T,G,W] for all query
+/// heads of a key/value head; positions are 0 to i, counted from the first token of their sequence
+/// -> [B,T,H,DV].
+Tensor gather_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& indices,
+                        std::optional<double> scale = {},
+                        const std::optional<Tensor>& cu_seqlens = {});
+
+/// GLR by hops on what was retrieved: P = softmax over the positions of row i of scale q_i . k_j,
+///   z_i^(0) = v_i,  z_i^(r) = gate_i sum_j P_ij z_j^(r-1) for r = 1 .. hops.
+/// A row without positions has z_i^(r) = 0 for r >= 1. gate [B,T,H], any number; hops >= 1; indices
+/// as in gather_attention but strictly before i -> [B,T,H,hops+1,DV].
+Tensor retrieved_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                            const Tensor& indices, int64_t hops, std::optional<double> scale = {},
+                            const std::optional<Tensor>& cu_seqlens = {});
+
+/// glr_attention on what was retrieved for each head, in place of a pattern: P = softmax over the
+/// positions of row i of scale q_i . k_j,
+///   z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j,  y_i = z_i - d_i v_i.
+/// gate, d, d_self [B,T,H] of any sign; indices as in retrieved_recurrence -> [B,T,H,DV].
+Tensor retrieved_glr(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                     const Tensor& d, const Tensor& d_self, const Tensor& indices,
+                     std::optional<double> scale = {},
+                     const std::optional<Tensor>& cu_seqlens = {});
+
 }  // namespace hopmix::ops

@@ -26,8 +26,14 @@ namespace hopmix::ops {
 ///              array<bool, N> needs): a gradient for each input
 ///   kForwardMeta, kBackwardMeta  the same for meta tensors
 ///   kName, kInputs, kTail        its schema: "Tensor q, ...", "float? scale=None"
+///   kKeepsOutput (if it exists)  the output is the first of what the backward gets as kept
 template <typename Op, size_t N, typename Indices, typename... Tail>
 struct SavedOperator;
+
+template <typename Op>
+concept KeepsOutput = requires {
+  Op::kKeepsOutput;
+};
 
 template <typename Op, size_t N, size_t... I, typename... Tail>
 struct SavedOperator<Op, N, std::index_sequence<I...>, Tail...> {
@@ -69,6 +75,7 @@ struct SavedOperator<Op, N, std::index_sequence<I...>, Tail...> {
       const Tensor y = saved[0];
       saved[0] = cu.value_or(Tensor());
       saved.insert(saved.begin() + 1, in.begin(), in.end());
+      if constexpr (KeepsOutput<Op>) saved.insert(saved.begin() + N + 1, y);
       ctx->save_for_backward(std::move(saved));
       int index = 0;
       ((ctx->saved_data[std::to_string(index++)] = tail), ...);
