@@ -230,6 +230,41 @@ Problem rms_norm(const Shape& s, const Case&) {
           }};
 }
 
+// For each token `count` of those up to it, or of those before it if `strictly_earlier`: without
+// order, as a search gives them.
+Tensor retrieved(const Shape& s, int64_t count, bool strictly_earlier) {
+  const Tensor visible = at::arange(s.length).add(strictly_earlier ? 0 : 1).view({1, -1, 1, 1});
+  const Tensor draws = at::rand({s.batch, s.length, s.heads, count});
+  return at::where(visible > 0, (draws * visible).floor(), at::scalar_tensor(-1)).to(at::kInt);
+}
+
+Problem gather_attention(const Shape& s, const Case&) {
+  return {qkv(s), [indices = retrieved(s, 32, /*strictly_earlier=*/false)](Inputs x) {
+            return ops::gather_attention(x[0], x[1], x[2], indices);
+          }};
+}
+
+Problem mura_attention(const Shape& s, const Case&) {
+  return {qkv(s), [indices = retrieved(s, 8, /*strictly_earlier=*/false)](Inputs x) {
+            const Tensor links = ops::neighborhood(indices, {8, 1, 1, 1}, /*cumulative=*/true);
+            return ops::gather_attention(x[0], x[1], x[2], links);
+          }};
+}
+
+Problem retrieved_recurrence(const Shape& s, const Case&) {
+  constexpr int64_t kHops = 3;
+  return {
+      qkv_gates(s, 1), [indices = retrieved(s, 8, /*strictly_earlier=*/true)](Inputs x) {
+        return ops::retrieved_recurrence(x[0], x[1], x[2], x[3], indices, kHops).select(3, kHops);
+      }};
+}
+
+Problem retrieved_glr(const Shape& s, const Case&) {
+  return {qkv_gates(s, 3), [indices = retrieved(s, 8, /*strictly_earlier=*/true)](Inputs x) {
+            return ops::retrieved_glr(x[0], x[1], x[2], x[3], x[4], x[5], indices);
+          }};
+}
+
 Problem sdpa(const Shape& s, const Case&) {
   return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
 }
@@ -294,6 +329,10 @@ std::vector<Group> groups() {
        sliding_window_recurrence},
       {"short_convolution", "depthwise convolution over 4 tokens, with SiLU", short_convolution},
       {"rms_norm", "root-mean-square normalization", rms_norm},
+      {"gather_attention", "softmax attention to 32 retrieved tokens", gather_attention},
+      {"mura_attention", "neighborhood (8,1,1,1) and then the same on it", mura_attention},
+      {"retrieved_recurrence", "3 hops over 8 retrieved tokens", retrieved_recurrence},
+      {"retrieved_glr", "glr_attention on 8 retrieved tokens", retrieved_glr},
       {"selective_scan_steps",
        "selective_scan token by token in PyTorch",
        selective_scan_steps,

@@ -21,6 +21,8 @@ struct Problem {
   Pattern pattern;
   Csr csr;
   Rows rows;
+  int64_t lists = 0, list_width = 0;
+  std::vector<int32_t> retrieved;  // instead of the pattern if there are lists
   double scale;
   std::vector<T> q, k, v, gate, d, d_self, grad_y, y;
   std::vector<T> d_q, d_k, d_v, d_gate, d_d, d_d_self;
@@ -41,13 +43,28 @@ struct Problem {
     d_self = random_values<T>(tokens * c.heads, 6, 0, 1);
     grad_y = random_values<T>(tokens * c.heads * c.value_width, 7);
   }
+  explicit Problem(const ListCase& c) : Problem(c.sizes) {
+    lists = c.lists;
+    list_width = c.width;
+    retrieved = random_lists(sequences, lists, list_width, /*strictly_earlier=*/true);
+  }
   Problem(const Problem&) = delete;
 
+  RowsOfHeads rows_of_heads() const {
+    if (lists == 0) return rows;
+    return {retrieved.data(), sizes.heads, lists, list_width, sequences};
+  }
+
+  // How often token i of query head h reads token j.
+  Matrix reads(const Sequence& s, int64_t h) const {
+    if (lists == 0) return mask_of(csr, s.length);
+    return counts_of(retrieved, sequences, s, lists, h / (sizes.heads / lists), list_width);
+  }
+
   GlrAttentionInputs<T> inputs() const {
-    return {
-        q.data(),    k.data(),       v.data(),        gate.data(),       d.data(), d_self.data(),
-        sizes.heads, sizes.kv_heads, sizes.key_width, sizes.value_width, scale,    sequences,
-        rows};
+    return {q.data(),      k.data(),    v.data(),       gate.data(),     d.data(),
+            d_self.data(), sizes.heads, sizes.kv_heads, sizes.key_width, sizes.value_width,
+            scale,         sequences,   rows_of_heads()};
   }
 
   void backward() {
@@ -83,8 +100,8 @@ struct Problem {
         e_gate(gate.size()), e_d(d.size()), e_d_self(d_self.size());
     const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
     for (const Sequence& s : sequences.list) {
-      const Matrix mask = mask_of(csr, s.length);
       for (int64_t h = 0; h < heads; ++h) {
+        const Matrix mask = reads(s, h);
         const int64_t g = h / (heads / kv_heads);
         const auto cut = [&](const std::vector<double>& from, int64_t count, int64_t head,
                              int64_t width) {
@@ -149,6 +166,26 @@ TYPED_TEST(GlrAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
 
 TYPED_TEST(GlrAttentionTest, SameBitsForAnyNumberOfThreads) {
   expect_same_bits_for_any_threads(make<TypeParam>);
+}
+
+TYPED_TEST(GlrAttentionTest, WhatWasRetrievedMatchesTheReference) {
+  for (const ListCase& c : list_cases()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    Problem<TypeParam> problem(c);
+    problem.run();
+    problem.compare_with_reference();
+  }
+}
+
+TYPED_TEST(GlrAttentionTest, WhatWasRetrievedGivesTheSameBitsForAnyNumberOfThreads) {
+  for (const ListCase& c : list_cases_for_threads()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    expect_same_for_any_threads([&] {
+      Problem<TypeParam> problem(c);
+      problem.run();
+      return problem.results();
+    });
+  }
 }
 
 TYPED_TEST(GlrAttentionTest, LaterTokensAreNotSeen) {

@@ -112,7 +112,7 @@ int64_t neighborhood_size(std::span<const int64_t> widths, bool cumulative) {
     if (k > kMost / product) return -1;
     product *= k;
     sum += product;
-    if (sum > kMost) return -1;
+    if (cumulative && sum > kMost) return -1;
   }
   return cumulative ? sum : product;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -70,21 +71,21 @@ inline GlrGradients glr_gradients(const Matrix& a, const Matrix& b, const Matrix
           multiply(transpose(a), lambda)};
 }
 
-/// Row by row softmax of scale Q K^T over the entries where mask is 1; the others, and empty rows,
-/// are 0.
+/// Row by row softmax of scale Q K^T over the entries where mask is not 0, each counted as often as
+/// mask says; the others, and empty rows, are 0.
 inline Matrix masked_softmax(const Matrix& q, const Matrix& k, double scale, const Matrix& mask) {
   Matrix p = scaled(scale, multiply(q, transpose(k)));
   for (int64_t i = 0; i < p.rows; ++i) {
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = 0; j < p.cols; ++j) {
-      if (mask(i, j) == 1) largest = std::max(largest, p(i, j));
+      if (mask(i, j) > 0) largest = std::max(largest, p(i, j));
     }
     for (int64_t j = 0; j < p.cols; ++j) {
-      p(i, j) = mask(i, j) == 1 ? std::exp(p(i, j) - largest) : 0;
+      p(i, j) = mask(i, j) > 0 ? mask(i, j) * std::exp(p(i, j) - largest) : 0;
       sum += p(i, j);
     }
     for (int64_t j = 0; j < p.cols; ++j) {
-      if (mask(i, j) == 1) p(i, j) /= sum;
+      if (mask(i, j) > 0) p(i, j) /= sum;
     }
   }
   return p;
@@ -150,6 +151,51 @@ inline GlrAttentionGradients glr_attention_gradients(const Matrix& q, const Matr
   }
   const QueryKeyGradients qk = masked_softmax_gradients(q, k, scale, c.p, dp);
   return {qk.q, qk.k, direct.x, dgate, dd, dd_self};
+}
+
+/// Z^(0) = V, Z^(r) = diag(gate) P Z^(r-1) for r = 1 .. hops. gate is [T, 1].
+inline std::vector<Matrix> retrieved_recurrence(const Matrix& p, const Matrix& gate,
+                                                const Matrix& v, int64_t hops) {
+  std::vector<Matrix> z = {v};
+  for (int64_t hop = 1; hop <= hops; ++hop) {
+    Matrix next = multiply(p, z.back());
+    for (int64_t i = 0; i < next.rows; ++i) {
+      for (int64_t c = 0; c < next.cols; ++c) next(i, c) *= gate(i, 0);
+    }
+    z.push_back(next);
+  }
+  return z;
+}
+
+struct RetrievedRecurrenceGradients {
+  Matrix q, k, v, gate;
+};
+
+/// The chain rule, from the last hop to the first, for dLoss/dZ^(r) = g[r].
+inline RetrievedRecurrenceGradients retrieved_recurrence_gradients(const Matrix& q, const Matrix& k,
+                                                                   const Matrix& v,
+                                                                   const Matrix& gate, double scale,
+                                                                   const Matrix& mask,
+                                                                   const std::vector<Matrix>& g) {
+  const Matrix p = masked_softmax(q, k, scale, mask);
+  const int64_t hops = std::ssize(g) - 1;
+  const std::vector<Matrix> z = retrieved_recurrence(p, gate, v, hops);
+  Matrix slope = g.back(), dgate(gate.rows, 1), dp(p.rows, p.cols);
+  for (int64_t hop = hops; hop >= 1; --hop) {
+    const Matrix mixed = multiply(p, z[hop - 1]);
+    for (int64_t i = 0; i < slope.rows; ++i) {
+      for (int64_t c = 0; c < slope.cols; ++c) {
+        dgate(i, 0) += slope(i, c) * mixed(i, c);
+        slope(i, c) *= gate(i, 0);
+      }
+    }
+    const Matrix change = multiply(slope, transpose(z[hop - 1]));
+    for (size_t e = 0; e < dp.data.size(); ++e) dp.data[e] += change.data[e];
+    slope = multiply(transpose(p), slope);
+    for (size_t e = 0; e < slope.data.size(); ++e) slope.data[e] += g[hop - 1].data[e];
+  }
+  const QueryKeyGradients qk = masked_softmax_gradients(q, k, scale, p, dp);
+  return {qk.q, qk.k, slope, dgate};
 }
 
 /// The coefficients of Y = A X + B Y, or their logits.

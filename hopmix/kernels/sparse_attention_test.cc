@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "hopmix/kernels/kernel_checks.h"
@@ -22,6 +23,8 @@ struct Problem {
   Pattern pattern;
   Csr csr;
   Rows rows;
+  int64_t lists = 0, list_width = 0;
+  std::vector<int32_t> retrieved;  // instead of the pattern if there are lists
   double scale;
   std::vector<T> q, k, v, grad_y, y, d_q, d_k, d_v;
 
@@ -39,20 +42,27 @@ struct Problem {
     v = random_values<T>(tokens * c.kv_heads * c.value_width, 3);
     grad_y = random_values<T>(tokens * c.heads * c.value_width, 4);
   }
+  explicit Problem(const ListCase& c) : Problem(c.sizes, false) {
+    lists = c.lists;
+    list_width = c.width;
+    retrieved = random_lists(sequences, lists, list_width, /*strictly_earlier=*/false);
+  }
   Problem(const Problem&) = delete;
 
+  RowsOfHeads rows_of_heads() const {
+    if (lists == 0) return rows;
+    return {retrieved.data(), sizes.heads, lists, list_width, sequences};
+  }
+
+  // How often token i of query head h reads token j.
+  Matrix reads(const Sequence& s, int64_t h) const {
+    if (lists == 0) return mask_of(csr, s.length, include_self);
+    return counts_of(retrieved, sequences, s, lists, h / (sizes.heads / lists), list_width);
+  }
+
   SparseAttentionInputs<T> inputs() const {
-    return {q.data(),
-            k.data(),
-            v.data(),
-            sizes.heads,
-            sizes.kv_heads,
-            sizes.key_width,
-            sizes.value_width,
-            scale,
-            include_self,
-            sequences,
-            rows};
+    return {q.data(),          k.data(), v.data(),     sizes.heads, sizes.kv_heads, sizes.key_width,
+            sizes.value_width, scale,    include_self, sequences,   rows_of_heads()};
   }
 
   void run() {
@@ -77,8 +87,8 @@ struct Problem {
     std::vector<double> e_y(y.size()), e_q(q.size()), e_k(k.size()), e_v(v.size());
     const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
     for (const Sequence& s : sequences.list) {
-      const Matrix mask = mask_of(csr, s.length, include_self);
       for (int64_t h = 0; h < heads; ++h) {
+        const Matrix mask = reads(s, h);
         const int64_t g = h / (heads / kv_heads);
         const Matrix mq = slice(in_q, sequences, s, heads, h, sizes.key_width),
                      mk = slice(in_k, sequences, s, kv_heads, g, sizes.key_width),
@@ -137,6 +147,52 @@ TYPED_TEST(SparseAttentionTest, SameBitsForAnyNumberOfThreads) {
   expect_same_bits_for_any_threads(make<TypeParam>);
 }
 
+TYPED_TEST(SparseAttentionTest, WhatWasRetrievedMatchesTheReference) {
+  for (const ListCase& c : list_cases()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    Problem<TypeParam> problem(c);
+    problem.run();
+    problem.compare_with_reference();
+  }
+}
+
+TYPED_TEST(SparseAttentionTest, WhatWasRetrievedGivesTheSameBitsForAnyNumberOfThreads) {
+  for (const ListCase& c : list_cases_for_threads()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    expect_same_for_any_threads([&] {
+      Problem<TypeParam> problem(c);
+      problem.run();
+      return problem.results();
+    });
+  }
+}
+
+// One list for a group is the same list for each of its heads.
+TYPED_TEST(SparseAttentionTest, ListsInCommonGiveTheBitsOfRepeatedOnes) {
+  Problem<TypeParam> common(ListCase{{kNoPattern, 70, 20, 12, 2, 6, 2}, 2, 9}),
+      own(ListCase{{kNoPattern, 70, 20, 12, 2, 6, 2}, 6, 9});
+  for (int64_t row = 0; row < 2 * 70 * 6; ++row) {
+    std::copy_n(common.retrieved.begin() + row / 3 * 9, 9, own.retrieved.begin() + row * 9);
+  }
+  common.run();
+  own.run();
+  EXPECT_TRUE(same_bits(common.results(), own.results()));
+}
+
+// Lists of a row in another order give another order of sums, but -1 between them gives none.
+TYPED_TEST(SparseAttentionTest, AbsentEntriesMayStandAnywhere) {
+  Problem<TypeParam> spread(ListCase{{kNoPattern, 70, 20, 12, 1, 2, 2}, 2, 9}),
+      packed(ListCase{{kNoPattern, 70, 20, 12, 1, 2, 2}, 2, 9});
+  for (int64_t row = 0; row < 70 * 2; ++row) {
+    std::stable_partition(packed.retrieved.begin() + row * 9,
+                          packed.retrieved.begin() + (row + 1) * 9,
+                          [](int32_t j) { return j >= 0; });
+  }
+  spread.run();
+  packed.run();
+  EXPECT_TRUE(same_bits(spread.results(), packed.results()));
+}
+
 TYPED_TEST(SparseAttentionTest, LaterTokensAreNotSeen) {
   const Case c{"dense", 65, 3, 3, 1, 1, 1};
   Problem<TypeParam> plain(c, true), changed(c, true);
@@ -188,6 +244,30 @@ TEST(SparseAttention, TokenWithoutReadsIsZero) {
   p.run();
   for (int64_t i = 0; i < 7 * 2; ++i) EXPECT_EQ(p.y[i], 0);
   for (int64_t i = 0; i < 7 * 3; ++i) EXPECT_EQ(p.d_q[i], 0);
+}
+
+TEST(SparseAttention, GradientsOnWhatWasRetrievedMatchFiniteDifferences) {
+  for (const ListCase& c : {ListCase{{kNoPattern, 9, 3, 2, 2, 4, 2}, 4, 3},
+                            ListCase{{kNoPattern, 9, 2, 3, 1, 4, 2, {0, 4, 4, 9}}, 2, 5}}) {
+    Problem<double> p(c);
+    p.run();
+    const auto loss = [&] {
+      sparse_attention(p.inputs(), p.y.data());
+      return inner_product(p.y, p.grad_y);
+    };
+    expect_gradient(p.d_q, finite_differences(p.q, loss), "q");
+    expect_gradient(p.d_k, finite_differences(p.k, loss), "k");
+    expect_gradient(p.d_v, finite_differences(p.v, loss), "v");
+  }
+}
+
+TEST(SparseAttention, EmptyListsGiveZeroAndZeroGradients) {
+  Problem<double> p(ListCase{{kNoPattern, 20, 3, 2, 1, 1, 1}, 1, 4});
+  p.run();
+  for (int64_t i = 6; i < 20; i += 7) {  // random_lists() leaves these empty
+    for (int64_t c = 0; c < 2; ++c) EXPECT_EQ(p.y[i * 2 + c], 0);
+    for (int64_t c = 0; c < 3; ++c) EXPECT_EQ(p.d_q[i * 3 + c], 0);
+  }
 }
 
 // With equal keys a token's output counts what it reads: one-hot values, window(3) and self.

@@ -131,6 +131,75 @@ inline Matrix mask_of(const Csr& csr, int64_t length, bool include_self = false)
   return mask;
 }
 
+/// Retrieved for each token and list, [B, T, lists, width]: positions up to it, or below it if
+/// `strictly_earlier`, in any order, some twice, with -1 among them; every seventh row lists none.
+inline std::vector<int32_t> random_lists(const Sequences& all, int64_t lists, int64_t width,
+                                         bool strictly_earlier) {
+  std::mt19937 generator(7);
+  std::vector<int32_t> out(all.tokens() * lists * width, -1);
+  for (const Sequence& s : all.list) {
+    for (int64_t i = 0; i < s.length; ++i) {
+      int32_t* row = out.data() + (all.first_token(s) + i) * lists * width;
+      std::uniform_int_distribution<int64_t> position(-1, strictly_earlier ? i - 1 : i);
+      for (int64_t r = 0; i % 7 != 6 && r < lists * width; ++r) {
+        row[r] = static_cast<int32_t>(position(generator));
+      }
+    }
+  }
+  return out;
+}
+
+/// How often each row of `list` holds each token of the sequence.
+inline Matrix counts_of(const std::vector<int32_t>& indices, const Sequences& all,
+                        const Sequence& s, int64_t lists, int64_t list, int64_t width) {
+  Matrix counts(s.length, s.length);
+  for (int64_t i = 0; i < s.length; ++i) {
+    for (int64_t r = 0; r < width; ++r) {
+      const int32_t j = indices[((all.first_token(s) + i) * lists + list) * width + r];
+      if (j >= 0) counts(i, j) += 1;
+    }
+  }
+  return counts;
+}
+
+/// Sizes of what is retrieved: heads with lists of their own or in common, with or without keys in
+/// common; rows shorter and longer than a vector; every odd length and width of a head; packed.
+struct ListCase {
+  Case sizes;
+  int64_t lists, width;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const ListCase& c) {
+  return out << c.sizes << " lists " << c.lists << " of " << c.width;
+}
+
+inline const char* const kNoPattern = "window(1)";  // any will do: it is not read
+
+inline std::vector<ListCase> list_cases() {
+  std::vector<ListCase> all;
+  for (const int64_t time : {1, 2, 63, 64, 65, 100, 1000}) {
+    for (const int64_t width : {3, 20, 64, 100}) {
+      all.push_back({{kNoPattern, time, width, width + time % 2, 1, 2, 2}, 2, time % 8 + 1});
+    }
+  }
+  all.push_back({{kNoPattern, 100, 20, 12, 2, 4, 2}, 4, 32});
+  all.push_back({{kNoPattern, 100, 20, 12, 2, 4, 2}, 2, 33});
+  all.push_back({{kNoPattern, 70, 64, 16, 1, 6, 1}, 1, 7});
+  all.push_back({{kNoPattern, 70, 5, 7, 1, 6, 2, {0, 0, 1, 34, 34, 69, 70, 70}}, 2, 5});
+  all.push_back({{kNoPattern, 70, 5, 7, 1, 6, 2, {0, 0, 1, 34, 34, 69, 70, 70}}, 6, 5});
+  all.push_back({{kNoPattern, 5, 3, 3, 1, 2, 1}, 2, 0});
+  all.push_back({{kNoPattern, 0, 3, 3, 2, 2, 1}, 2, 4});
+  return all;
+}
+
+/// Enough work for threads and for teams: many heads; one; two that go by turns.
+inline std::vector<ListCase> list_cases_for_threads() {
+  return {{{kNoPattern, 100, 20, 12, 2, 6, 2}, 6, 9},
+          {{kNoPattern, 1500, 40, 100, 1, 1, 1}, 1, 33},
+          {{kNoPattern, 1100, 20, 64, 1, 2, 1}, 1, 8},
+          {{kNoPattern, 1100, 64, 64, 1, 2, 1}, 2, 8}};
+}
+
 /// Entry by entry: 16 roundings of the sums, relative to the largest value (they mostly cancel;
 /// this holds from one term to 1000 steps), and for a rounded output half a unit of its own. NaN
 /// fails.

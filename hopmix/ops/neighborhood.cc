@@ -3,6 +3,7 @@
 #include "hopmix/kernels/neighborhood.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 

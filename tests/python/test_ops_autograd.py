@@ -6,6 +6,7 @@ import torch
 import blockwise
 import delta
 import outer
+import retrieval
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
 
 
@@ -95,6 +96,23 @@ def operator_calls():
             yield mark + "_backward", getattr(ops, name + "_backward").default, (
                 o, end, *tensors, None, state, cu, needs,
             ), {}  # fmt: skip
+    for name in retrieval.NAMES:
+        for packed in (False, True):
+            lengths, cu = ([4, 0, 5], bounds) if packed else (None, None)
+            tensors, indices = retrieval.retrieval_inputs(name, B=1 if packed else 2, T=9, D=3, DV=2, lengths=lengths)
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            rest = (2, 0.7) if name == "retrieved_recurrence" else (None,)
+            inner, backward = getattr(ops, "_" + name), getattr(ops, name + "_backward")
+            (y,) = inner(*tensors, indices, *rest, cu)
+            mark, kept = name + ("-packed" if packed else ""), [y] if name == "retrieved_glr" else []
+            needs = [i != 1 for i in range(len(tensors))] + [False]
+            yield mark, getattr(ops, name).default, (*leaves, indices, *rest, cu), {}
+            yield "_" + mark, inner.default, (*tensors, indices, *rest, cu), {}
+            yield mark + "_backward", backward.default, (y, kept, *tensors, indices, *rest, cu, needs), {}
+    yield "neighborhood", ops.neighborhood.default, (retrieval.lists(), [3, 2], True), {}
+    yield "neighborhood-packed", ops.neighborhood.default, (
+        retrieval.lists(B=1, T=9, lengths=[4, 0, 5]), [3, 1], False, bounds,
+    ), {}  # fmt: skip
     a, x, s = (t.requires_grad_() for t in (rand(2, 9, 5), rand(2, 9, 5, seed=1), rand(2, 5)))
     yield "linear_recurrence", ops.linear_recurrence.default, (a, x), {}
     yield "linear_recurrence-state", ops.linear_recurrence.default, (a, x, s), {}

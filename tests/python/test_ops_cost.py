@@ -21,7 +21,11 @@ def peak():
 def train(T):
     q, k, v = (torch.rand(1, T, 8, 64, requires_grad=True) for _ in range(3))
     gates = [torch.rand(1, T, 8, requires_grad=True) for _ in range(3)]
-    torch.ops.hopmix.glr_attention(q, k, v, *gates, "k^2+1").sum().backward()
+    if sys.argv[2] == "glr_attention":
+        torch.ops.hopmix.glr_attention(q, k, v, *gates, "k^2+1").sum().backward()
+    else:
+        indices = ((torch.rand(1, T, 8, 8) * torch.arange(T)[:, None, None]).int() - 1).clamp(min=-1)
+        torch.ops.hopmix.retrieved_recurrence(q, k, v, gates[0], indices, 3).sum().backward()
 
 train(64)
 open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
@@ -31,12 +35,23 @@ print(peak() - before)
 """
 
 
+def peak_of_training(name):
+    run = [sys.executable, "-c", MEASURE, str(LIBRARY), name]
+    return int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_retrieved_recurrence_keeps_no_gathered_rows():
+    """8 keys and values for each token and head, of 3 hops, would be 4 * 8 tensors."""
+    used, one_tensor = peak_of_training("retrieved_recurrence"), 4096 * 8 * 64 * 4
+    # q, k, v, their gradients, 4 blocks and their gradients, lists (an eighth), one head at a time.
+    assert 12 * one_tensor < used < 18 * one_tensor
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_training_memory_grows_with_tokens_not_reads():
     """At T = 4096, k^2+1 has 240,000 reads a head: 8 times 62 MB if each kept a row, 8 times 64 MB for dense scores."""
-    run = [sys.executable, "-c", MEASURE, str(LIBRARY)]
-    used = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-    one_tensor = 4096 * 8 * 64 * 4
+    used, one_tensor = peak_of_training("glr_attention"), 4096 * 8 * 64 * 4
     # q, k, v, y, their gradients, and the rows of one head at a time.
     assert 4 * one_tensor < used < 13 * one_tensor
 
