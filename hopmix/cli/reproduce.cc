@@ -13,6 +13,8 @@
 #include "hopmix/cli/jobs.h"
 #include "hopmix/cli/propositions.h"
 #include "hopmix/cli/sweep_plot.h"
+#include "hopmix/cli/theorem.h"
+#include "hopmix/train/checkpoint.h"
 #include "hopmix/train/experiment.h"
 #include "hopmix/train/interrupt.h"
 #include "hopmix/train/run_directory.h"
@@ -25,11 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kInterrupted = 130;
-constexpr const char* kPropositions = "propositions";  // about patterns: nothing is trained
+// Nothing is trained for these: about patterns, and a model whose weights are written down.
+constexpr const char* kPropositions = "propositions";
+constexpr const char* kTheorem = "theorem";
 
 struct Options {
   std::string name;
-  int64_t seeds = 1, jobs = 1;
+  int64_t seeds = 1, jobs = 1, draws = 5;
   std::vector<std::string> settings;
   std::string runs = "runs", results = "results";
   bool json = false, no_plot = false;
@@ -43,7 +47,7 @@ std::vector<fs::path> sweep_folders() {
 
 fs::path find_sweep(const std::string& name) {
   if (name.ends_with(".toml")) return name;
-  std::vector<std::string> known = {kPropositions};
+  std::vector<std::string> known = {kPropositions, kTheorem};
   for (const fs::path& folder : sweep_folders()) {
     if (!fs::is_directory(folder)) continue;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -178,6 +182,20 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
   }
 }
 
+// The second table: `results` of evaluation_cells.
+std::vector<nlohmann::json> evaluate_cells(const train::Sweep& sweep,
+                                           const std::vector<train::Cell>& cells) {
+  std::vector<nlohmann::json> results;
+  for (const train::Cell& cell : cells) {
+    train::Experiment experiment = train::make_experiment(
+        load_document(cell.run.string(), sweep.evaluations[cell.row].settings));
+    at::set_num_threads(1);
+    train::load_weights(cell.run, *experiment.model);
+    results.push_back(train::to_json(train::evaluate(experiment), experiment.task.slice_name));
+  }
+  return results;
+}
+
 void reproduce_sweep(const Options& options) {
   const train::Sweep sweep = train::read_sweep(find_sweep(options.name));
   std::vector<std::string> settings = options.settings;
@@ -195,7 +213,15 @@ void reproduce_sweep(const Options& options) {
   std::vector<nlohmann::json> results = train::read_results(cells);
   train_cells(sweep, cells, make_plan(cells, results), options, results);
 
-  const nlohmann::json json = train::to_json(sweep, cells, results);
+  nlohmann::json json = train::to_json(sweep, cells, results);
+  std::string second;
+  if (!sweep.evaluations.empty()) {
+    const train::Sweep other = train::evaluation_sweep(sweep);
+    const std::vector<train::Cell> of = train::evaluation_cells(sweep, cells);
+    const std::vector<nlohmann::json> scores = evaluate_cells(sweep, of);
+    json["evaluations"] = train::to_json(other, of, scores)["rows"];
+    second = "\n" + train::to_text(other, train::collect(other, of, scores));
+  }
   fs::create_directories(options.results);
   const fs::path stem = fs::path(options.results) / sweep.name;
   write_file(stem.string() + ".json", json.dump(2) + "\n");
@@ -206,18 +232,24 @@ void reproduce_sweep(const Options& options) {
   if (options.json) {
     std::printf("%s\n", json.dump(2).c_str());
   } else {
-    std::printf("%s\nWritten: %s.json%s\n", train::to_text(sweep, table).c_str(), stem.c_str(),
-                options.no_plot ? "" : ", .svg, .png");
+    std::printf("%s%s\nWritten: %s.json%s\n", train::to_text(sweep, table).c_str(), second.c_str(),
+                stem.c_str(), options.no_plot ? "" : ", .svg, .png");
   }
 }
 
 void run_reproduce(const CLI::App& command, const Options& options) {
-  if (options.name != kPropositions) return reproduce_sweep(options);
+  const bool theorem = options.name == kTheorem;
+  if (!theorem && command.count("--draws") > 0) {
+    throw Error("--draws has no meaning for " + options.name + ": it is for theorem");
+  }
+  if (!theorem && options.name != kPropositions) return reproduce_sweep(options);
   for (const char* option : {"--seeds", "--jobs", "--set", "--runs", "--results", "--no-plot"}) {
     if (command.count(option) > 0) {
-      throw Error(std::string(option) + " has no meaning for propositions: nothing is trained");
+      throw Error(std::string(option) + " has no meaning for " + options.name +
+                  ": nothing is trained");
     }
   }
+  if (theorem) return reproduce_theorem(options.draws, options.json);
   reproduce_propositions(options.json);
 }
 
@@ -229,7 +261,8 @@ void add_reproduce(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   command
       ->add_option("name", options->name,
-                   "A file of configs/reproduce, such as table1, or its path; or propositions")
+                   "A file of configs/reproduce, such as table1, or its path; or propositions,\n"
+                   "or theorem")
       ->required()
       ->type_name("NAME");
   command->add_option("--seeds", options->seeds, "Seeds a cell")
@@ -237,6 +270,9 @@ void add_reproduce(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--jobs", options->jobs, "Runs at a time, one thread each")
       ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--draws", options->draws, "Of theorem: choices of functions, each asked all")
+      ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   add_set_option(*command, options->settings);
   command->add_option("--runs", options->runs, "Folder of the runs")
@@ -254,6 +290,8 @@ void add_reproduce(CLI::App& app) {
       "  hopmix reproduce table1 --jobs 2\n"
       "  hopmix reproduce table1 --seeds 3 --jobs 8\n"
       "  hopmix reproduce propositions\n"
+      "  hopmix reproduce theorem --draws 1\n"
+      "  hopmix reproduce mura --jobs 2\n"
       "  hopmix reproduce demo --set train.steps=50 --runs /tmp/try --results /tmp/try");
   command->callback([command, options] { run_reproduce(*command, *options); });
 }

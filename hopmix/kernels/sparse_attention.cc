@@ -28,7 +28,8 @@ void write(const UnstagedRows<T>& out, const PaddedRows<Accumulator<T>>& by_slot
   out.store(first, first, last, from, to);
 }
 
-// The reads of one member's rows, of each query head or alike for all, and numbers for each of them.
+// The reads of one member's rows, of each query head or alike for all, and numbers for each of
+// them.
 template <typename A>
 struct MemberReads {
   std::vector<Reads> reads;
@@ -97,9 +98,7 @@ class Heads {
     enter_.copy(entering, from_v_, v_.view());
   }
 
-  const Reads& reads(const MemberReads<A>& of, size_t h) const {
-    return of.reads[alike_ ? 0 : h];
-  }
+  const Reads& reads(const MemberReads<A>& of, size_t h) const { return of.reads[alike_ ? 0 : h]; }
 
   // Makes rows [begin, end) of a block ready: their queries, and what they read.
   void load(MemberReads<A>& own, const Slots& slots, int64_t first, int64_t begin,

@@ -17,6 +17,24 @@ const std::vector<Case>& cases() {
       {"attention", "attention", ""},
       {"attention-rope", "attention", "rope=true"},
       {"attention-no-shift", "attention", "token_shift=false"},
+      {"attention-grouped", "attention", "heads=6\nkv_heads=2\nhead_width=5"},
+      {"attention-published", "attention", "mem='m'\nkv_heads=2"},
+      {"mura", "mura", "publisher={heads=2}\nwidths=[3,1,1]"},
+      {"mura-one-hop", "mura", "publisher={heads=1, head_width=16}\nheads=3\nwidths=[5]"},
+      {"mura-exact", "mura",
+       "publisher={heads=4, kv_heads=2, rope=true}\nwidths=[4,2]\nset='exact'\nheads=8"},
+      {"mura-own-earlier", "mura",
+       "publisher={heads=2, rope=true}\nkv='own'\ninclude_self=false\nwidths=[4,1]"},
+      {"mura-no-gradient", "mura", "publisher={heads=2}\ngradient=false\ntoken_shift=false"},
+      {"topk-access", "topk_access", "publisher={heads=2}\nkappa=6"},
+      {"topk-access-mamba2", "topk_access",
+       "publisher={heads=1}\nkappa=3\nrecurrent={mixer='mamba2', head_width=4, state=5}"},
+      {"hysparse", "hysparse", "publisher={heads=4, kv_heads=1}\nkappa=6\nwindow=5"},
+      {"retrieved-register", "retrieved_recurrence", "publisher={heads=2}\nkappa=5\nhops=3"},
+      {"retrieved-shared", "retrieved_recurrence",
+       "publisher={heads=2, kv_heads=1}\nkappa=3\nreadout='shared'\ntoken_shift=false"},
+      {"retrieved-scalar", "retrieved_recurrence",
+       "publisher={heads=2, kv_heads=1}\nform='scalar'\nheads=6"},
       {"local", "local_attention", "window=5"},
       {"sparse-inheriting", "sparse_attention", "pattern='cached(2^k)|global(2)'\nrope=true"},
       {"sparse-not-inheriting", "sparse_attention", "pattern='strided(3)|window(2)'"},
@@ -68,12 +86,64 @@ const std::vector<Case>& cases() {
       {"sliding-window", "sliding_window_recurrence", ""},
       {"sliding-window-head", "sliding_window_recurrence", "block=5\ndecay='head'"},
       {"parallel", "parallel", ""},
+      {"parallel-gates", "parallel", "combine='gates'"},
       {"parallel-nested", "parallel",
        "branches=[{mixer='parallel', branches=[{mixer='gated_deltanet'}]},"
        " {mixer='glr', pattern='cached(2^k)'}, {mixer='attention', rope=true}]"},
   };
   return all;
 }
+
+// The attention whose cache a mixer reads, then that mixer: y = reader(x + publisher(x)).
+class Reading : public Mixer {
+ public:
+  Reading(std::shared_ptr<Mixer> publisher, std::shared_ptr<Mixer> reader)
+      : publisher_(register_module("publisher", publisher)),
+        reader_(register_module("reader", reader)) {}
+
+  Tensor forward(const Tensor& x, Context& context) override {
+    Context all;
+    const Tensor y = x + publisher_->forward(x, all);
+    all.rows = context.rows;
+    return reader_->forward(y, all);
+  }
+
+  State initial_state(int64_t batch) const override {
+    State state;
+    put("publisher ", publisher_->initial_state(batch), state);
+    put("reader ", reader_->initial_state(batch), state);
+    return state;
+  }
+
+  Tensor step(const Tensor& x, State& state, Context& context) override {
+    State first = take("publisher ", state), second = take("reader ", state);
+    const Tensor y = x + publisher_->step(x, first, context);
+    const Tensor z = reader_->step(y, second, context);
+    put("publisher ", first, state);
+    put("reader ", second, state);
+    ++state.position;
+    return z;
+  }
+
+  int64_t state_bytes(int64_t t) const override {
+    return publisher_->state_bytes(t) + reader_->state_bytes(t);
+  }
+
+ private:
+  static void put(const std::string& prefix, const State& part, State& whole) {
+    for (const auto& [name, tensor] : part.tensors) whole.tensors[prefix + name] = tensor;
+  }
+  static State take(const std::string& prefix, const State& whole) {
+    State part;
+    part.position = whole.position;
+    for (const auto& [name, tensor] : whole.tensors) {
+      if (name.starts_with(prefix)) part.tensors[name.substr(prefix.size())] = tensor;
+    }
+    return part;
+  }
+
+  std::shared_ptr<Mixer> publisher_, reader_;
+};
 
 class MixerTest : public testing::TestWithParam<Case> {
  protected:
@@ -82,11 +152,22 @@ class MixerTest : public testing::TestWithParam<Case> {
   std::shared_ptr<Mixer> make() const {
     torch::manual_seed(1);
     toml::table keys = config::parse(GetParam().keys, GetParam().label);
+    const BlockDefaults defaults{.width = kWidth, .heads = 4};
+    std::shared_ptr<Mixer> publisher;
+    if (keys.contains("publisher")) {
+      toml::table from = *keys["publisher"].as_table();
+      from.insert("mem", "m");
+      config::Table table(from);
+      publisher = find_mixer("attention").make(table, defaults);
+      table.finish();
+      keys.erase("publisher");
+      keys.insert("mem", "m");
+    }
     config::Table table(keys);
-    const auto mixer =
-        find_mixer(GetParam().mixer).make(table, BlockDefaults{.width = kWidth, .heads = 4});
+    const auto mixer = find_mixer(GetParam().mixer).make(table, defaults);
     table.finish();
-    return mixer;
+    if (!publisher) return mixer;
+    return std::make_shared<Reading>(publisher, mixer);
   }
 
   static Tensor input(int64_t batch, int64_t time) {

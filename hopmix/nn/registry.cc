@@ -1,11 +1,11 @@
 #include "hopmix/nn/registry.h"
 
 #include "hopmix/base/nearest.h"
-#include "hopmix/nn/mixers/attention.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
 #include "hopmix/nn/mixers/deltanet.h"
 #include "hopmix/nn/mixers/diagonal_ssm.h"
+#include "hopmix/nn/mixers/full_attention.h"
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 #include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
@@ -13,14 +13,17 @@
 #include "hopmix/nn/mixers/linear_attention.h"
 #include "hopmix/nn/mixers/mamba.h"
 #include "hopmix/nn/mixers/mamba2.h"
+#include "hopmix/nn/mixers/mura.h"
 #include "hopmix/nn/mixers/parallel.h"
+#include "hopmix/nn/mixers/retrieved_recurrence.h"
 #include "hopmix/nn/mixers/sliding_window_recurrence.h"
+#include "hopmix/nn/mixers/sparse_attention.h"
 
 namespace hopmix::nn {
 
 const std::vector<MixerEntry>& mixers() {
   static const std::vector<MixerEntry> entries = {
-      attention_entry(),
+      full_attention_entry(),
       local_attention_entry(),
       sparse_attention_entry(),
       glr_entry(),
@@ -36,6 +39,10 @@ const std::vector<MixerEntry>& mixers() {
       gla_entry(),
       deltanet_entry(),
       gated_deltanet_entry(),
+      mura_entry(),
+      topk_access_entry(),
+      hysparse_entry(),
+      retrieved_recurrence_entry(),
       parallel_entry(),
   };
   return entries;

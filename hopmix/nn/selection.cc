@@ -45,13 +45,15 @@ int64_t neighborhood_width(const std::vector<int64_t>& widths, bool cumulative) 
 
 Tensor token_neighborhood(const Tensor& newest, const Tensor& pointers,
                           const std::vector<int64_t>& widths, bool cumulative) {
-  const Tensor own = newest.contiguous(), table = pointers.contiguous();
+  const Tensor own = newest.contiguous();
+  const Tensor table = widths.size() > 1 ? pointers.contiguous() : Tensor();
   const int64_t batch = own.size(0), heads = own.size(1), kappa = own.size(2);
-  const int64_t tokens = table.size(1), kept = table.size(3);
+  const int64_t tokens = table.defined() ? table.size(1) : 0;
+  const int64_t kept = table.defined() ? table.size(3) : 0;
   const int64_t width = neighborhood_width(widths, cumulative);
   Tensor result = torch::full({batch, heads, width}, -1, torch::kInt32);
   const auto* first = own.const_data_ptr<int32_t>();
-  const auto* links = table.const_data_ptr<int32_t>();
+  const auto* links = table.defined() ? table.const_data_ptr<int32_t>() : nullptr;
   auto* out = result.mutable_data_ptr<int32_t>();
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {

@@ -18,7 +18,8 @@ torch::Tensor best_positions(const torch::Tensor& scores, int64_t kappa);
 torch::Tensor without_self(const torch::Tensor& indices, int64_t start);
 
 /// The neighborhood of one token (ops::neighborhood): newest [B,H,kappa] its own best positions,
-/// pointers [B,n,H,P] those of every token, itself the last -> sorted int32 [B,H,W], -1 padded.
+/// pointers [B,n,H,P] those of every token, itself the last (undefined with one width) -> sorted
+/// int32 [B,H,W], -1 padded.
 torch::Tensor token_neighborhood(const torch::Tensor& newest, const torch::Tensor& pointers,
                                  const std::vector<int64_t>& widths, bool cumulative);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hopmix/base/nearest.h"
 #include "hopmix/base/text_table.h"
 #include "hopmix/train/run_directory.h"
 
@@ -60,6 +61,21 @@ SweepRow read_row(config::Table table, const std::vector<SweepColumn>& columns) 
   return row;
 }
 
+SweepEvaluation read_evaluation(config::Table table, const std::vector<SweepRow>& rows) {
+  SweepEvaluation evaluation;
+  evaluation.name = table.require("name");
+  const std::string of = table.require("row");
+  std::vector<std::string> names;
+  for (const SweepRow& row : rows) names.push_back(row.name);
+  const auto found = std::find(names.begin(), names.end(), of);
+  if (found == names.end()) throw table.bad("row", "must be a row's name" + suggestion(of, names));
+  evaluation.row = static_cast<size_t>(found - names.begin());
+  evaluation.settings = table.strings("set");
+  check_settings(evaluation.settings, table.name("set"));
+  table.finish();
+  return evaluation;
+}
+
 // Two names that become one folder would be one run.
 template <typename Named>
 void check_folders(const std::vector<Named>& list, const std::string& key) {
@@ -106,6 +122,9 @@ Sweep read_sweep(const std::filesystem::path& file) {
   for (const config::Table& row : root.tables("rows")) {
     sweep.rows.push_back(read_row(row, sweep.columns));
   }
+  for (const config::Table& table : root.tables("evaluations")) {
+    sweep.evaluations.push_back(read_evaluation(table, sweep.rows));
+  }
   root.finish();
   check_folders(sweep.columns, "columns");
   check_folders(sweep.rows, "rows");
@@ -142,6 +161,31 @@ std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::files
     }
   }
   return cells;
+}
+
+Sweep evaluation_sweep(const Sweep& sweep) {
+  Sweep result;
+  result.name = sweep.name + "-evaluations";
+  result.title = "Trained models of this table, evaluated otherwise";
+  result.columns = sweep.columns;
+  for (const SweepEvaluation& evaluation : sweep.evaluations) {
+    SweepRow row;
+    row.name = evaluation.name;
+    row.settings = evaluation.settings;
+    result.rows.push_back(std::move(row));
+  }
+  return result;
+}
+
+std::vector<Cell> evaluation_cells(const Sweep& sweep, const std::vector<Cell>& cells) {
+  std::vector<Cell> result;
+  for (size_t e = 0; e < sweep.evaluations.size(); ++e) {
+    for (const Cell& cell : cells) {
+      if (cell.row != sweep.evaluations[e].row) continue;
+      result.push_back({e, cell.column, cell.seed, cell.run, {}});
+    }
+  }
+  return result;
 }
 
 std::vector<nlohmann::json> read_results(const std::vector<Cell>& cells) {

@@ -5,6 +5,8 @@
 //   [base]             a config without task and blocks
 //   [[columns]]        name, title, task = {...}; slice (all count if absent), set = ["key=value"]
 //   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}, set
+//   [[evaluations]]    name, row, set: a second table, the trained models of a row under other
+//   settings
 #pragma once
 
 #include <filesystem>
@@ -33,11 +35,18 @@ struct SweepRow {
   std::map<std::string, double> paper;  // the paper's figure for a column, percent
 };
 
+struct SweepEvaluation {
+  std::string name;
+  size_t row = 0;  // whose models are evaluated
+  std::vector<std::string> settings;
+};
+
 struct Sweep {
   std::string name, title, note;
   toml::table base;
   std::vector<SweepColumn> columns;
   std::vector<SweepRow> rows;
+  std::vector<SweepEvaluation> evaluations;
 };
 
 /// Reads and checks a sweep file. Throws Error.
@@ -55,6 +64,11 @@ struct Cell {
 /// seed starts.
 std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::filesystem::path& root,
                              const std::vector<std::string>& settings);
+
+/// The second table as a sweep of its own, a row an evaluation, and its cells: those of the rows
+/// evaluated, with `config` left empty.
+Sweep evaluation_sweep(const Sweep& sweep);
+std::vector<Cell> evaluation_cells(const Sweep& sweep, const std::vector<Cell>& cells);
 
 /// The final score of each cell's run; null where it is not complete.
 std::vector<nlohmann::json> read_results(const std::vector<Cell>& cells);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "hopmix/nn/heads.h"
+
 namespace hopmix::nn {
 namespace {
 
@@ -25,24 +27,47 @@ State take(size_t branch, const State& whole) {
   return part;
 }
 
+// Attention to the kappa entries retrieved from the cache that `table` names.
+std::shared_ptr<Mixer> retrieved_branch(config::Table& table, const BlockDefaults& defaults) {
+  const int64_t kappa = table.get_at_least("kappa", 32, 1);
+  toml::table keys{
+      {"mixer", "mura"}, {"mem", table.require("mem")}, {"widths", toml::array{kappa}}};
+  config::Table branch(keys, table.path());
+  return make_mixer(branch, defaults);
+}
+
 }  // namespace
 
-Parallel::Parallel(int64_t width, const std::vector<std::shared_ptr<Mixer>>& branches)
+Parallel::Parallel(int64_t width, const std::vector<std::shared_ptr<Mixer>>& branches,
+                   Combine combine)
     : branches_(branches) {
   for (size_t b = 0; b < branches_.size(); ++b) {
     register_module("branches_" + std::to_string(b), branches_[b]);
+    if (combine == Combine::kGates) continue;
     norms_.push_back(
         register_module("norms_" + std::to_string(b), std::make_shared<RmsNorm>(width)));
   }
+  if (combine == Combine::kGates) {
+    gates_ = register_module("gates",
+                             linear(width, static_cast<int64_t>(branches_.size()), /*bias=*/true));
+  }
+}
+
+template <typename Part>
+Tensor Parallel::combine(const Tensor& gates, const Part& part) {
+  Tensor sum;
+  for (size_t b = 0; b < branches_.size(); ++b) {
+    Tensor y = part(b);
+    y = gates_ ? y * gates.narrow(-1, static_cast<int64_t>(b), 1)
+               : norms_[b]->forward(y).to(y.scalar_type());
+    sum = sum.defined() ? sum + y : y;
+  }
+  return gates_ ? sum : sum / static_cast<double>(branches_.size());
 }
 
 Tensor Parallel::forward(const Tensor& x, Context& context) {
-  Tensor sum;
-  for (size_t b = 0; b < branches_.size(); ++b) {
-    const Tensor y = norms_[b]->forward(branches_[b]->forward(x, context)).to(x.scalar_type());
-    sum = sum.defined() ? sum + y : y;
-  }
-  return sum / static_cast<double>(branches_.size());
+  const Tensor gates = gates_ ? torch::sigmoid(gates_(context.wanted(x))) : Tensor();
+  return combine(gates, [&](size_t b) { return branches_[b]->forward(x, context); });
 }
 
 State Parallel::initial_state(int64_t batch) const {
@@ -52,15 +77,15 @@ State Parallel::initial_state(int64_t batch) const {
 }
 
 Tensor Parallel::step(const Tensor& x, State& state, Context& context) {
-  Tensor sum;
-  for (size_t b = 0; b < branches_.size(); ++b) {
+  const Tensor gates = gates_ ? torch::sigmoid(gates_(x)) : Tensor();
+  const Tensor y = combine(gates, [&](size_t b) {
     State part = take(b, state);
-    const Tensor y = norms_[b]->forward(branches_[b]->step(x, part, context)).to(x.scalar_type());
+    const Tensor of_branch = branches_[b]->step(x, part, context);
     put(b, std::move(part), state);
-    sum = sum.defined() ? sum + y : y;
-  }
+    return of_branch;
+  });
   ++state.position;
-  return sum / static_cast<double>(branches_.size());
+  return y;
 }
 
 int64_t Parallel::state_bytes(int64_t t) const {
@@ -71,7 +96,7 @@ int64_t Parallel::state_bytes(int64_t t) const {
 
 MixerEntry parallel_entry() {
   return {"parallel",
-          "y = mean over branches b of RMSNorm(mixer_b(x))",
+          "y = mean over b of RMSNorm(mixer_b(x)), or sum of gated mixer_b(x)",
           "their sum",
           "their sum",
           "Dong et al. 2024 (Hymba, arXiv 2411.13676)",
@@ -86,7 +111,43 @@ MixerEntry parallel_entry() {
             if (branches.empty()) {
               throw table.bad("branches", "needs at least one table with a mixer");
             }
-            return std::make_shared<Parallel>(defaults.width, branches);
+            const std::string combine = table.get_choice("combine", "mean", {"mean", "gates"});
+            return std::make_shared<Parallel>(defaults.width, branches,
+                                              combine == "mean" ? Combine::kMean : Combine::kGates);
+          }};
+}
+
+MixerEntry topk_access_entry() {
+  return {"topk_access",
+          "y = g_1 recurrent(x) + g_2 sum_{t in top k} softmax(q_i.k_t) v_t",
+          "k + the recurrence's",
+          "the recurrence's",
+          "Eitan et al. 2026 (MURA, Definition 2.3)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            config::Table recurrent = table.table("recurrent");
+            recurrent.get("mixer", "gated_deltanet");
+            const auto base = make_mixer(recurrent, defaults);
+            recurrent.finish();
+            return std::make_shared<Parallel>(defaults.width,
+                                              std::vector{base, retrieved_branch(table, defaults)},
+                                              Combine::kGates);
+          }};
+}
+
+MixerEntry hysparse_entry() {
+  return {"hysparse",
+          "y = g_1 sum_{i-w<j<=i} softmax(q_i.k_j) v_j + g_2 sum_{t in top k} softmax(q_i.k_t) v_t",
+          "w + k",
+          "2(w-1)",
+          "Gao et al. 2026 (HySparse, arXiv 2602.03560)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            toml::table local{{"mixer", "local_attention"},
+                              {"window", table.get_at_least("window", 64, 2)}};
+            config::Table branch(local, table.path());
+            return std::make_shared<Parallel>(
+                defaults.width,
+                std::vector{make_mixer(branch, defaults), retrieved_branch(table, defaults)},
+                Combine::kGates);
           }};
 }
 

@@ -10,12 +10,18 @@
 
 namespace hopmix::nn {
 
-/// y = mean over branches of RMSNorm(branch(x)), the norms with weights of their own, so that no
-/// branch drowns the others (Hymba, arXiv 2411.13676, section 2.1).
+enum class Combine {
+  kMean,   // mean over branches of RMSNorm(branch(x)), the norms with weights of their own, so that
+           // no branch drowns the others (Hymba, arXiv 2411.13676, section 2.1)
+  kGates,  // sum over branches of sigmoid(w_b . x) branch(x), a gate a branch (HySparse, arXiv
+           // 2602.03560)
+};
+
 class Parallel : public Mixer {
  public:
   /// At least one branch, each on [B,T,width].
-  Parallel(int64_t width, const std::vector<std::shared_ptr<Mixer>>& branches);
+  Parallel(int64_t width, const std::vector<std::shared_ptr<Mixer>>& branches,
+           Combine combine = Combine::kMean);
 
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
@@ -23,12 +29,27 @@ class Parallel : public Mixer {
   int64_t state_bytes(int64_t t) const override;
 
  private:
+  // `part(b)`: what branch b gives, of what is wanted.
+  template <typename Part>
+  Tensor combine(const Tensor& gates, const Part& part);
+
   std::vector<std::shared_ptr<Mixer>> branches_;
-  std::vector<std::shared_ptr<RmsNorm>> norms_;
+  std::vector<std::shared_ptr<RmsNorm>> norms_;  // of the mean
+  torch::nn::Linear gates_{nullptr};
 };
 
 /// Key `branches`: a list of tables, each a mixer with its keys; a Mamba and local attention if
-/// absent.
+/// absent. Key `combine`: mean or gates.
 MixerEntry parallel_entry();
+
+/// A recurrent layer that also attends to the kappa entries retrieved from a published cache (MURA,
+/// Definition 2.3). Keys `mem`, `kappa`, and `recurrent`, a table with a mixer, gated_deltanet if
+/// absent.
+MixerEntry topk_access_entry();
+
+/// The sparse layer of HySparse (arXiv 2602.03560): attention to the retrieved entries of a
+/// published cache beside a sliding window with keys and values of its own. Keys `mem`, `kappa`,
+/// `window`.
+MixerEntry hysparse_entry();
 
 }  // namespace hopmix::nn

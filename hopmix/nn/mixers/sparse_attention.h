@@ -1,5 +1,5 @@
-// Softmax attention: full (Vaswani et al. 2017), local, and on any pattern (Sparse Transformer,
-// arXiv 1904.10509; Longformer, 2004.05150; BigBird, 2007.14062).
+// Softmax attention on a pattern (Sparse Transformer, arXiv 1904.10509; Longformer, 2004.05150;
+// BigBird, 2007.14062).
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -9,15 +9,15 @@
 
 namespace hopmix::nn {
 
-struct AttentionConfig : HeadsConfig {
+struct SparseAttentionConfig : HeadsConfig {
   std::string pattern = "dense";  // what a token reads beside itself
 };
 
 /// y_i = sum over j in row i and j = i of softmax_j(q_i . k_j / sqrt(D)) v_j: a generalized linear
-/// recurrence with B = 0. On `dense` the forward pass is PyTorch's scaled_dot_product_attention.
-class Attention : public Mixer {
+/// recurrence with B = 0.
+class SparseAttention : public Mixer {
  public:
-  explicit Attention(const AttentionConfig& config);
+  explicit SparseAttention(const SparseAttentionConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
@@ -25,13 +25,12 @@ class Attention : public Mixer {
   int64_t state_bytes(int64_t t) const override;
 
  private:
-  AttentionConfig config_;
+  SparseAttentionConfig config_;
   PatternRows rows_;
   Past past_;
   torch::nn::Linear qkv_{nullptr}, out_{nullptr};
 };
 
-MixerEntry attention_entry();
 MixerEntry sparse_attention_entry();
 
 /// `window = w` reads the token itself and the w - 1 before it.

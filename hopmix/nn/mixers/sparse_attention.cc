@@ -1,28 +1,22 @@
-#include "hopmix/nn/mixers/attention.h"
+#include "hopmix/nn/mixers/sparse_attention.h"
 
 namespace hopmix::nn {
 
-Attention::Attention(const AttentionConfig& config)
+SparseAttention::SparseAttention(const SparseAttentionConfig& config)
     : config_(config), rows_(config.pattern), past_(config.pattern) {
   check_heads(config);
   qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
   out_ = register_module("out", linear(config.width, config.width));
 }
 
-Tensor Attention::forward(const Tensor& x, Context& context) {
+Tensor SparseAttention::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  Tensor y;
-  if (past_.spec() == "dense") {
-    y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
-                                            qkv[2].transpose(1, 2), {}, 0.0, /*is_causal=*/true)
-            .transpose(1, 2);
-  } else {
-    y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
-  }
+  const Tensor y =
+      ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
   return out_(context.wanted(y.flatten(2)));
 }
 
-State Attention::initial_state(int64_t batch) const {
+State SparseAttention::initial_state(int64_t batch) const {
   State state;
   init_token_shift(config_, batch, options(), state);
   for (const char* name : {"k", "v"}) {
@@ -31,7 +25,7 @@ State Attention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Attention::step(const Tensor& x, State& state, Context&) {
+Tensor SparseAttention::step(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> qkv =
       project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
   const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
@@ -41,19 +35,8 @@ Tensor Attention::step(const Tensor& x, State& state, Context&) {
   return out_(token_sum(token_softmax(qkv[0].squeeze(1), k), v).flatten(1));
 }
 
-int64_t Attention::state_bytes(int64_t t) const {
+int64_t SparseAttention::state_bytes(int64_t t) const {
   return (2 * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
-}
-
-MixerEntry attention_entry() {
-  return {"attention",
-          "y_i = sum_{j<=i} softmax(q_i.k_j) v_j",
-          "n",
-          "2n",
-          "Vaswani et al. 2017",
-          [](config::Table& table, const BlockDefaults& defaults) {
-            return std::make_shared<Attention>(AttentionConfig{read_heads(table, defaults)});
-          }};
 }
 
 MixerEntry sparse_attention_entry() {
@@ -63,9 +46,9 @@ MixerEntry sparse_attention_entry() {
           "2 cache(S)",
           "Child et al. 2019",
           [](config::Table& table, const BlockDefaults& defaults) {
-            AttentionConfig config{read_heads(table, defaults)};
+            SparseAttentionConfig config{read_heads(table, defaults)};
             config.pattern = read_pattern(table, "strided(8) | window(8)", defaults);
-            return std::make_shared<Attention>(config);
+            return std::make_shared<SparseAttention>(config);
           }};
 }
 
@@ -76,10 +59,10 @@ MixerEntry local_attention_entry() {
           "2(w-1)",
           "Beltagy et al. 2020",
           [](config::Table& table, const BlockDefaults& defaults) {
-            AttentionConfig config{read_heads(table, defaults)};
+            SparseAttentionConfig config{read_heads(table, defaults)};
             const int64_t window = table.get_at_least("window", 64, 2);
             config.pattern = "window(" + std::to_string(window - 1) + ")";
-            return std::make_shared<Attention>(config);
+            return std::make_shared<SparseAttention>(config);
           }};
 }
 

@@ -1,0 +1,146 @@
+#include "hopmix/nn/mixers/full_attention.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "hopmix/nn/selection.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+namespace {
+
+const char* pointers_name(bool include_self) {
+  return include_self ? "pointers" : "earlier_pointers";
+}
+
+}  // namespace
+
+FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config), past_("dense") {
+  const int64_t parts = config.heads + 2 * config.kv_heads;
+  qkv_ = register_module("qkv", linear(config.input_width(), parts * config.key_width));
+  out_ = register_module("out", linear(config.heads * config.key_width, config.width));
+}
+
+std::vector<Tensor> FullAttention::project(const Tensor& input, int64_t start) {
+  std::vector<Tensor> parts =
+      split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
+          .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
+  if (config_.rope) {
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+  }
+  return parts;
+}
+
+Tensor FullAttention::forward(const Tensor& x, Context& context) {
+  const std::vector<Tensor> qkv = project(shift_tokens(config_, x), 0);
+  SharedCache cache;
+  std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], qkv[1], qkv[2]);
+  const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
+  Tensor y;
+  if (with_self > 0) {
+    // One pass for both selections: one position more holds the earlier ones.
+    const int64_t kappa = earlier > 0 ? std::max(with_self, earlier + 1) : with_self;
+    std::tie(y, cache.with_self.indices) = ops::attention_topk(qkv[0], qkv[1], qkv[2], kappa);
+    if (earlier > 0) cache.earlier.indices = without_self(cache.with_self.indices, 0);
+  } else if (earlier > 0) {
+    std::tie(y, cache.earlier.indices) =
+        ops::attention_topk(qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false);
+  } else {
+    y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
+                                            qkv[2].transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
+                                            /*enable_gqa=*/config_.heads != config_.kv_heads)
+            .transpose(1, 2);
+  }
+  if (config_.publication) context.mem[config_.mem] = std::move(cache);
+  return out_(context.wanted(y.flatten(2)));
+}
+
+State FullAttention::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  for (const char* name : {"k", "v"}) {
+    state.tensors[name] = torch::empty({batch, 0, config_.kv_heads, config_.key_width}, options());
+  }
+  for (const bool self : {true, false}) {
+    if (const int64_t kept = asked().selection(self).pointers; kept > 0) {
+      state.tensors[pointers_name(self)] =
+          torch::empty({batch, 0, config_.heads, kept}, options().dtype(torch::kInt32));
+    }
+  }
+  return state;
+}
+
+Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
+  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
+  const Tensor v = torch::cat({past_.read(state, "v"), qkv[2]}, 1);
+  const Tensor q = qkv[0].squeeze(1);
+  const int64_t group = config_.heads / config_.kv_heads;
+  const Tensor scores = token_scores(q, k.repeat_interleave(group, 2));
+  std::vector<std::pair<std::string, Tensor>> entries = {{"k", qkv[1].squeeze(1)},
+                                                         {"v", qkv[2].squeeze(1)}};
+  if (config_.publication) {
+    SharedCache cache;
+    std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], k, v);
+    for (const bool self : {true, false}) {
+      const Publication::Selected wanted = asked().selection(self);
+      if (wanted.kappa == 0) continue;
+      Selection& selection = self ? cache.with_self : cache.earlier;
+      const Tensor among = self ? scores : scores.slice(2, 0, -1);
+      selection.indices = best_positions(among, wanted.kappa).unsqueeze(1);
+      if (wanted.pointers == 0) continue;
+      const Tensor newest = selection.indices.slice(3, 0, wanted.pointers);
+      const std::string name = pointers_name(self);
+      selection.pointers = torch::cat({past_.read(state, name), newest}, 1);
+      entries.push_back({name, newest.squeeze(1)});
+    }
+    context.mem[config_.mem] = std::move(cache);
+  }
+  past_.append(state, entries);
+  ++state.position;
+  const Tensor y = token_sum(torch::softmax(scores, -1), v.repeat_interleave(group, 2));
+  return out_(y.flatten(1));
+}
+
+int64_t FullAttention::state_bytes(int64_t t) const {
+  const int64_t held = past_.held(t);
+  return (2 * held * config_.kv_heads * config_.key_width + token_shift_elements(config_)) *
+             element_size() +
+         held * config_.heads * (asked().with_self.pointers + asked().earlier.pointers) * 4;
+}
+
+MixerEntry full_attention_entry() {
+  return {"attention",
+          "y_i = sum_{j<=i} softmax(q_i.k_j) v_j",
+          "n",
+          "2n",
+          "Vaswani et al. 2017",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            FullAttentionConfig config;
+            config.width = defaults.width;
+            config.heads = table.get_at_least("heads", defaults.heads, 1);
+            config.token_shift = table.get("token_shift", defaults.token_shift);
+            config.rope = table.get("rope", defaults.rope);
+            if (!table.has("head_width")) check_heads(config);
+            config.kv_heads = table.get_at_least("kv_heads", config.heads, 1);
+            if (config.heads % config.kv_heads != 0) {
+              throw table.bad("kv_heads", "must divide heads, " + std::to_string(config.heads));
+            }
+            config.key_width = table.get_at_least("head_width", config.width / config.heads, 1);
+            if (config.rope && config.key_width % 2 != 0) {
+              throw table.bad("head_width", "must be even for rope");
+            }
+            if (table.has("mem")) {
+              config.mem = table.require("mem");
+              Publication publication;
+              publication.heads = config.heads;
+              publication.kv_heads = config.kv_heads;
+              publication.key_width = publication.value_width = config.key_width;
+              publication.rope = config.rope;
+              config.publication = publish(table, *defaults.mem, publication);
+            }
+            return std::make_shared<FullAttention>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

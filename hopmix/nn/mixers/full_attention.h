@@ -1,0 +1,46 @@
+// Causal softmax attention (Vaswani et al. 2017), which may publish its cache and its best
+// positions for later layers to read.
+#pragma once
+
+#include <memory>
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/past.h"
+#include "hopmix/nn/publication.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct FullAttentionConfig : HeadsConfig {
+  int64_t kv_heads = 4;    // heads is a multiple: query heads in a row share keys and values
+  int64_t key_width = 16;  // of a head's q, k and v
+  std::string mem = "";    // the name to publish under; none if empty
+  std::shared_ptr<Publication> publication = nullptr;  // what is published
+};
+
+/// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by PyTorch's
+/// scaled_dot_product_attention, or by attention_topk where a reader of the publication wants the
+/// selection.
+class FullAttention : public Mixer {
+ public:
+  explicit FullAttention(const FullAttentionConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  std::vector<Tensor> project(const Tensor& input, int64_t start);  // q, k, v
+  // What the readers want; they are made after this layer.
+  Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
+
+  FullAttentionConfig config_;
+  Past past_;
+  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+};
+
+/// Keys `heads`, `kv_heads`, `head_width`, and `mem`, the name to publish under.
+MixerEntry full_attention_entry();
+
+}  // namespace hopmix::nn

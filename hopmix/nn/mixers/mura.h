@@ -1,0 +1,50 @@
+// Multi-hop retrieval attention: the sparse layer of "Improving the Expressive Power of Hybrid
+// Sequence Models via Multi-Hop Retrieval" (Definition 3.1).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/publication.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct MuraConfig : HeadsConfig {
+  std::string mem;  // whose cache is read
+  std::shared_ptr<Publication> publication;
+  std::vector<int64_t> widths = {8, 1, 1, 1};  // links followed at each hop
+  bool cumulative = true;    // what is reached in up to as many hops; else in exactly as many
+  bool include_self = true;  // a token may be among its own best positions
+  bool own_kv = false;       // keys and values of the layer's own input, not the published ones
+  bool gradient = true;      // whether the published keys and values get a gradient from here
+};
+
+/// y_i = sum over t in N(i) of softmax_t(q_i . k_t / sqrt(D)) v_t with N(i) the positions that
+/// chains of best-position links of the publishing attention reach from i. Head h follows the links
+/// of the publisher's head h / (heads / publisher's heads).
+class Mura : public Mixer {
+ public:
+  explicit Mura(const MuraConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  Tensor queries(const Tensor& input, int64_t start);  // rotated as the publisher's
+  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, int64_t start,
+                                            const SharedCache& cache);
+
+  MuraConfig config_;
+  torch::nn::Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
+};
+
+/// Keys `mem`, `widths`, `set` (cumulative or exact), `include_self`, `kv` (shared or own),
+/// `gradient`, `heads` (a multiple of the publisher's).
+MixerEntry mura_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,162 @@
+#include "hopmix/nn/mixers/retrieved_recurrence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+namespace {
+
+// A register's gates start near 1, so that distant hops are seen at all.
+constexpr double kOpenGate = 3;
+// Gates of the scalar form start spread over (-1, 1): its heads have powers of them to tell hops
+// by.
+constexpr double kWidestGate = 0.9;
+constexpr double kSmallWeight = 0.1;
+
+}  // namespace
+
+RetrievedRecurrence::RetrievedRecurrence(const RetrievedRecurrenceConfig& config)
+    : config_(config) {
+  const int64_t heads = config.heads, value_width = config.publication->value_width;
+  gates_ = register_module("gates",
+                           linear(config.input_width(), (scalar() ? 3 : 1) * heads, /*bias=*/true));
+  const int64_t vectors = config.readout == "joint" && !scalar() ? config.hops + 1 : 1;
+  out_ = register_module("out", linear(heads * vectors * value_width, config.width));
+  const torch::NoGradGuard no_grad;
+  gates_->weight.mul_(kSmallWeight);
+  Tensor gate = gates_->bias.narrow(0, 0, heads);
+  if (scalar()) {
+    gate.copy_(heads > 1 ? torch::linspace(-kWidestGate, kWidestGate, heads).atanh()
+                         : torch::ones(1));
+  } else {
+    gate.fill_(kOpenGate);
+  }
+}
+
+std::vector<Tensor> RetrievedRecurrence::gates(const Tensor& input) {
+  const Tensor all = gates_(input);
+  if (!scalar()) return {torch::sigmoid(all)};
+  const std::vector<Tensor> parts = all.chunk(3, -1);
+  return {torch::tanh(parts[0]), torch::sigmoid(parts[1]), torch::sigmoid(parts[2])};
+}
+
+Tensor RetrievedRecurrence::read(const Tensor& z) {
+  if (!one_vector_a_hop()) return out_(z.flatten(scalar() ? -2 : -3));
+  return out_(z.slice(-2, 1).transpose(-2, -3).flatten(-2));  // [...,hops,heads*DV]
+}
+
+Tensor RetrievedRecurrence::forward(const Tensor& x, Context& context) {
+  const SharedCache& cache = context.mem.at(config_.mem);
+  const std::vector<Tensor> gate = gates(shift_tokens(config_, x));
+  const Tensor indices = cache.earlier.indices.slice(3, 0, config_.kappa);
+  Tensor z;
+  if (scalar()) {
+    const int64_t group = config_.heads / cache.q.size(2);
+    z = ops::retrieved_glr(cache.q.repeat_interleave(group, 2), cache.k, cache.v, gate[0], gate[1],
+                           gate[2], indices.repeat_interleave(group, 2));
+  } else {
+    z = ops::retrieved_recurrence(cache.q, cache.k, cache.v, gate[0], indices, config_.hops);
+  }
+  return read(context.wanted(z));
+}
+
+std::vector<int64_t> RetrievedRecurrence::entry() const {
+  const int64_t value_width = config_.publication->value_width;
+  if (scalar()) return {config_.heads, value_width};
+  return {config_.heads, config_.hops, value_width};  // the last hop is read by nobody
+}
+
+State RetrievedRecurrence::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  std::vector<int64_t> shape = {batch, 0};
+  for (const int64_t size : entry()) shape.push_back(size);
+  state.tensors["z"] = torch::empty(shape, options());
+  return state;
+}
+
+Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context) {
+  const SharedCache& cache = context.mem.at(config_.mem);
+  std::vector<Tensor> gate = gates(shift_tokens_step(config_, x, state));
+  for (Tensor& g : gate) g = g.squeeze(1).unsqueeze(-1);  // [B,heads,1]
+  const int64_t heads = config_.heads;
+  const auto by_head = [heads](const Tensor& rows) {  // [B,n,H,*] -> [B,heads,n,*]
+    return rows.transpose(1, 2).repeat_interleave(heads / rows.size(2), 1);
+  };
+  const Tensor past = state.tensors.at("z");
+  const Tensor v = by_head(cache.v.slice(1, -1)).squeeze(2);  // [B,heads,DV]
+
+  int64_t entries = 1;
+  for (int64_t i = 3; i < past.dim(); ++i) entries *= past.size(i);
+  Tensor sum = torch::zeros({past.size(0), heads, entries}, past.options());
+  if (state.position > 0) {
+    const Tensor list = by_head(cache.earlier.indices.slice(3, 0, config_.kappa))
+                            .squeeze(2)
+                            .to(torch::kInt64);    // [B,heads,kappa]
+    const auto listed = [&](const Tensor& rows) {  // [B,heads,n,*] -> [B,heads,kappa,*]
+      return rows.gather(2, list.clamp_min(0).unsqueeze(3).expand({-1, -1, -1, rows.size(3)}));
+    };
+    const Tensor q = by_head(cache.q).squeeze(2);
+    const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
+    const Tensor scores = torch::einsum("bhd,bhkd->bhk", {q * scale, listed(by_head(cache.k))});
+    const Tensor p = torch::softmax(scores.masked_fill(list < 0, -INFINITY), -1);
+    sum = torch::einsum("bhk,bhkd->bhd", {p, listed(by_head(past.flatten(3)))});
+  }
+
+  Tensor kept, z;
+  if (scalar()) {
+    kept = (gate[1] + gate[2]) * v + gate[0] * sum;
+    z = kept - gate[1] * v;
+  } else {
+    z = torch::cat({v.unsqueeze(2), (gate[0] * sum).unflatten(2, {config_.hops, v.size(2)})}, 2);
+    kept = z.slice(2, 0, config_.hops);
+  }
+  state.tensors["z"] = torch::cat({past, kept.unsqueeze(1)}, 1);
+  ++state.position;
+  return read(z);
+}
+
+int64_t RetrievedRecurrence::state_bytes(int64_t t) const {
+  int64_t of_token = 1;
+  for (const int64_t size : entry()) of_token *= size;
+  return (token_shift_elements(config_) + t * of_token) * element_size();
+}
+
+MixerEntry retrieved_recurrence_entry() {
+  return {"retrieved_recurrence",
+          "z_i^(r) = gate_i sum_{j in top k} softmax(q_i.k_j) z_j^(r-1), z_i^(0) = v_i",
+          "k",
+          "hops + 1",
+          "hopmix; docs/retrieved-recurrence.md",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            RetrievedRecurrenceConfig config;
+            config.publication = find_publication(table, *defaults.mem);
+            config.mem = table.require("mem");
+            config.width = defaults.width;
+            config.token_shift = table.get("token_shift", defaults.token_shift);
+            config.kappa = table.get_at_least("kappa", config.kappa, 1);
+            config.form = table.get_choice("form", config.form, {"register", "scalar"});
+            const int64_t heads = config.publication->heads;
+            config.heads = heads;
+            if (config.form == "scalar") {
+              config.heads = table.get_at_least("heads", heads, 1);
+              if (config.heads % heads != 0) {
+                throw table.bad("heads", "must be a multiple of those of mem '" + config.mem +
+                                             "', " + std::to_string(heads));
+              }
+            } else {
+              config.hops = table.get_at_least("hops", std::max<int64_t>(defaults.readouts, 4), 1);
+              config.readout = table.get_choice("readout", config.readout, {"joint", "shared"});
+              if (config.readout == "shared" && config.hops < defaults.readouts) {
+                throw table.bad("hops", "must be at least the task's readouts, " +
+                                            std::to_string(defaults.readouts));
+              }
+            }
+            config.publication->ask({config.kappa}, /*include_self=*/false);
+            return std::make_shared<RetrievedRecurrence>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

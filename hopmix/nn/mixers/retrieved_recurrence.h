@@ -1,0 +1,54 @@
+// A generalized linear recurrence whose pattern is another layer's selection: chains of links of
+// any length in one layer (docs/retrieved-recurrence.md).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/publication.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct RetrievedRecurrenceConfig : HeadsConfig {
+  std::string mem;  // whose cache, scores and selection are read
+  std::shared_ptr<Publication> publication;
+  int64_t kappa = 8;              // links of a token: its best strictly earlier positions
+  std::string form = "register";  // or "scalar"
+  int64_t hops = 4;               // K, of the shift register
+  std::string readout = "joint";  // of the register: one vector of all hops, or "shared"
+};
+
+/// With P_ij the softmax over the kappa best j < i of the publisher's scores, and v its values:
+///
+///   register  z_i^(0) = v_i,  z_i^(r) = gate_i sum_j P_ij z_j^(r-1),  r = 1..hops: the recurrence
+///             with B = gate P (x) shift. Read by one map of all z^(r) ("joint"), or every z^(r),
+///             r >= 1, by the same map, a vector a hop ("shared").
+///   scalar    z_i = (d_i + d'_i) v_i + gate_i sum_j P_ij z_j, y_i = z_i - d_i v_i, with `heads`
+///             signed gates: glr on the retrieved pattern.
+class RetrievedRecurrence : public Mixer {
+ public:
+  explicit RetrievedRecurrence(const RetrievedRecurrenceConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+  bool one_vector_a_hop() const override { return config_.readout == "shared"; }
+
+ private:
+  bool scalar() const { return config_.form == "scalar"; }
+  std::vector<Tensor> gates(
+      const Tensor& input);            // [B,T,heads] each: gate, and of scalar d, d_self
+  Tensor read(const Tensor& z);        // [...,heads,hops+1,DV] or [...,heads,DV]
+  std::vector<int64_t> entry() const;  // what is kept of a token
+
+  RetrievedRecurrenceConfig config_;
+  torch::nn::Linear gates_{nullptr}, out_{nullptr};
+};
+
+/// Keys `mem`, `kappa`, `form`, `hops`, `readout`, and `heads` of the scalar form.
+MixerEntry retrieved_recurrence_entry();
+
+}  // namespace hopmix::nn
