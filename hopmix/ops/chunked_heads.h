@@ -14,8 +14,8 @@
 //
 // and writes the gradients of the operator's other inputs itself. Backward keeps the states between
 // the chunks of one head, T / kChunk of them, which it computes again. A Rule with kOwnStates keeps
-// its states itself, is handed none (null), and has none before the first token; advance() is called
-// for all chunks but the last, then backward() from the last to the first.
+// its states itself, is handed none (null), and has none before the first token; advance() is
+// called for all chunks but the last, then backward() from the last to the first.
 #pragma once
 
 #include <algorithm>
@@ -99,7 +99,9 @@ struct ChunkedCall {
 
 /// Whether a Rule keeps its states itself.
 template <typename MakeRule>
-inline constexpr bool kOwnStates = requires { std::invoke_result_t<MakeRule>::kOwnStates; };
+inline constexpr bool kOwnStates = requires {
+  std::invoke_result_t<MakeRule>::kOwnStates;
+};
 
 /// The gradients of q, k, v [like the inputs] and of the initial state; undefined: not wanted.
 struct ChunkedGradients {

@@ -100,9 +100,7 @@ class HeadDecay {
     return a_.data();
   }
   const O* weights() const { return weights_.left(scores(/*transposed=*/false), n_, n_); }
-  const O* weights_transposed() const {
-    return weights_.left(scores(/*transposed=*/true), n_, n_);
-  }
+  const O* weights_transposed() const { return weights_.left(scores(/*transposed=*/true), n_, n_); }
 
   /// Where the gradients of A^T, P q and R k go, after scores(true); null: not wanted.
   A* d_weights() const { return d_a_.data(); }

@@ -5,15 +5,16 @@
 //
 //   o = A v + Q S,   S' = F S + Y^T v,
 //
-// linear in v. What a query gets from one bucket is then what it gets with v = 0 elsewhere, and with
-// the factors f_l of level l (diagonal, one a query) and f_ts of each pair of the chunk
+// linear in v. What a query gets from one bucket is then what it gets with v = 0 elsewhere, and
+// with the factors f_l of level l (diagonal, one a query) and f_ts of each pair of the chunk
 //
 //   o = (f o A) v + sum_l diag(f_l) Q S_l,
-//   S_l' = F S_l,  and Y^T v is a new bucket of one chunk: where the chunk's index ends in t ones it
-//   takes in the buckets of the bits below t and becomes that of bit t, as a binary counter carries.
+//   S_l' = F S_l,  and Y^T v is a new bucket of one chunk: where the chunk's index ends in t ones
+//   it takes in the buckets of the bits below t and becomes that of bit t, as a binary counter
+//   carries.
 //
-// So at most log2(T / 64) + 1 states live. With G_l = dLoss/dS_l', G = that of the new bucket and of
-// all it took in:
+// So at most log2(T / 64) + 1 states live. With G_l = dLoss/dS_l', G = that of the new bucket and
+// of all it took in:
 //
 //   dv = (f o A)^T do + Y G,   d(f o A) = do v^T,   dY = v G^T,   dQ = sum_l f_l (do S_l^T),
 //   df_l = rows of Q . (do S_l^T),   dS_l = F^T G_l + (f_l Q)^T do.

@@ -47,9 +47,9 @@ struct DeltaAttention {
   template <typename T, typename O, typename Products>
   static auto rule(const ChunkedCall& call, const Tensors<6>& in, const Tensors<6>& out) {
     using Transition = DeltaTransition<T, O, Products>;
-    return LogLinear<T, O, Products, Transition>(
-        call, Transition(call, {in[4], in[3], out[4], out[3]}),
-        LevelScales<T>(call, in[5], out[5]));
+    return LogLinear<T, O, Products, Transition>(call,
+                                                 Transition(call, {in[4], in[3], out[4], out[3]}),
+                                                 LevelScales<T>(call, in[5], out[5]));
   }
 };
 
@@ -115,8 +115,8 @@ struct Op : Form {
     return args;
   }
 
-  static Gradients backward_meta(const Tensor& grad_o, at::TensorList kept, const Inputs& in,
-                                 Scale, Maybe cu, Needs needs) {
+  static Gradients backward_meta(const Tensor& grad_o, at::TensorList kept, const Inputs& in, Scale,
+                                 Maybe cu, Needs needs) {
     check_backward(grad_o, kept, in, cu);
     return gradients(in, needs);
   }

@@ -153,9 +153,10 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             const std::optional<Tensor>& initial_state = {},
                                             const std::optional<Tensor>& cu_seqlens = {});
 
-/// Log-linear attention (Guo et al. 2025, arXiv 2506.04761): ssd whose past is cut into the O(log T)
-/// buckets of a Fenwick tree, each read with its own factor,
-///   o_i = scale * sum over j <= i of level_scales[i, l(i,j)] e^{g_{j+1} + ... + g_i} (q_i . k_j) v_j,
+/// Log-linear attention (Guo et al. 2025, arXiv 2506.04761): ssd whose past is cut into the O(log
+/// T) buckets of a Fenwick tree, each read with its own factor,
+///   o_i = scale * sum over j <= i of level_scales[i, l(i,j)] e^{g_{j+1} + ... + g_i} (q_i . k_j)
+///   v_j,
 /// l(i,j) the number of bits of i xor j (ops/fenwick.h). g = log_decay [B,T,H], level_scales
 /// [B,T,H,L] with L at least ceil(log2 T) + 1 -> [B,T,H,DV]. Time O(T log T).
 Tensor log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
