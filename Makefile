@@ -31,8 +31,9 @@ bench: build
 # Measures all of docs/performance.md and writes it: about a quarter of an hour on a quiet machine.
 performance: build
 	@$(BUILD)/bin/hopmix bench --json results/performance.json
-	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule selective_scan sdpa \
-	  eager_linear_attention eager_ssd eager_gla eager_delta_rule eager_gated_delta_rule selective_scan_steps \
+	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule log_linear_attention \
+	  log_linear_delta_rule selective_scan sdpa eager_linear_attention eager_ssd eager_gla eager_delta_rule \
+	  eager_gated_delta_rule eager_log_linear_attention selective_scan_steps \
 	  --heads 4 --length 1024 4096 --json results/performance-recurrent.json
 	@$(BUILD)/bin/hopmix bench --crossover --json results/performance-crossover.json --plot results/performance-crossover.svg
 	@$(BUILD)/bin/hopmix bench dense_recurrence chacal block_chacal sdpa --dtype bfloat16 --length 1024 4096 --json results/performance-bfloat16.json

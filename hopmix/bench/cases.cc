@@ -10,6 +10,7 @@
 #include "hopmix/bench/eager_chunks.h"
 #include "hopmix/bench/peers.h"
 #include "hopmix/nn/pattern_rows.h"
+#include "hopmix/ops/fenwick.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
@@ -213,6 +214,27 @@ Problem eager(const Shape& s, const Case&) {
           }};
 }
 
+// Factors in (0, 1) after what is given.
+std::vector<Tensor> with_level_scales(const Shape& s, std::vector<Tensor> inputs) {
+  inputs.push_back(at::rand({s.batch, s.length, s.heads, ops::fenwick_levels(s.length)}));
+  return inputs;
+}
+
+Problem log_linear_attention(const Shape& s, const Case&) {
+  return {with_level_scales(s, qkv_decay(s, Decay::kHead)),
+          [](Inputs x) { return ops::log_linear_attention(x[0], x[1], x[2], x[3], x[4]); }};
+}
+
+Problem log_linear_delta_rule(const Shape& s, const Case&) {
+  return {with_level_scales(s, delta_inputs(s, Decay::kHead)),
+          [](Inputs x) { return ops::log_linear_delta_rule(x[0], x[1], x[2], x[3], x[4], x[5]); }};
+}
+
+Problem eager_log_linear(const Shape& s, const Case&) {
+  return {with_level_scales(s, qkv_decay(s, Decay::kHead)),
+          [](Inputs x) { return eager_log_linear_attention(x[0], x[1], x[2], x[3], x[4]); }};
+}
+
 constexpr double kGamma = 0.9;  // the default of the layers
 
 Problem chacal(const Shape& s, const Case&) {
@@ -350,6 +372,14 @@ std::vector<Group> groups() {
        {.growth = Growth::kQuadraticMemory, .is_peer = true}},
       {"delta_rule", "S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, by chunks", delta_rule},
       {"gated_delta_rule", "the same with a decay a head", gated_delta_rule},
+      {"log_linear_attention", "ssd with a factor for each bucket of the past, by chunks",
+       log_linear_attention},
+      {"log_linear_delta_rule", "gated_delta_rule with the same factors", log_linear_delta_rule},
+      {"eager_log_linear_attention",
+       "log_linear_attention by chunks in PyTorch",
+       eager_log_linear,
+       {""},
+       {.by_default = false}},
       {"eager_delta_rule",
        "delta_rule by chunks in PyTorch",
        eager_delta<Decay::kNone>,

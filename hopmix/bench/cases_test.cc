@@ -97,8 +97,8 @@ TEST(Cases, TheDenseSolveIsTheDenseRecurrence) {
 }
 
 TEST(Cases, TheEagerChunksAreTheOperators) {
-  for (const std::string name :
-       {"linear_attention", "ssd", "gla", "delta_rule", "gated_delta_rule"}) {
+  for (const std::string name : {"linear_attention", "ssd", "gla", "delta_rule", "gated_delta_rule",
+                                 "log_linear_attention"}) {
     for (const int64_t length : {1, 20, 64, 150}) {
       const Shape shape{.batch = 2, .heads = 3, .width = 16, .length = length};
       const Problem ours = make_problem(find(name), shape, at::kDouble);

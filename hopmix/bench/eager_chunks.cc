@@ -123,4 +123,52 @@ Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const
   return at::stack(outputs, 1).transpose(2, 3).flatten(1, 2).narrow(1, 0, length);
 }
 
+Tensor eager_log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Tensor& log_decay, const Tensor& level_scales) {
+  const int64_t length = q.size(1);
+  int64_t whole = kChunk;
+  while (whole < length) whole *= 2;
+  // [B,T,H,...] as [B,H,T,...], padded to a power of two.
+  const auto pad = [&](const Tensor& x) {
+    std::vector<int64_t> pads(2 * (x.dim() - 1), 0);
+    pads.back() = whole - length;
+    return at::constant_pad_nd(x, pads).transpose(1, 2);
+  };
+  const auto blocks = [&](const Tensor& x, int64_t size) { return x.unflatten(2, {-1, size}); };
+  const Tensor qs = pad(q) / std::sqrt(static_cast<double>(q.size(-1))), ks = pad(k), vs = pad(v);
+  const Tensor g = pad(log_decay), factors = pad(level_scales);
+
+  // Within chunks: the level of a pair is the number of bits of the positions' xor.
+  const Tensor places = at::arange(kChunk);
+  const Tensor differ = at::bitwise_xor(places.unsqueeze(1), places.unsqueeze(0)).tril();
+  const Tensor level = at::ceil(at::log2((differ + 1).to(at::kDouble))).to(at::kLong);
+  const Tensor inside = blocks(factors, kChunk);
+  const int64_t inside_levels = std::min<int64_t>(7, factors.size(-1));
+  std::vector<int64_t> shape = inside.sizes().vec();
+  shape.back() = kChunk;
+  const Tensor tile = inside.narrow(-1, 0, inside_levels)
+                          .gather(-1, level.clamp_max(inside_levels - 1).expand(shape));
+  const Tensor b = blocks(g, kChunk).cumsum(-1), last = b.narrow(-1, kChunk - 1, 1);
+  const Tensor decay =
+      (b.unsqueeze(-1) - b.unsqueeze(-2)).masked_fill(hidden(kChunk), kHidden).exp();
+  const Tensor scores = at::matmul(blocks(qs, kChunk), blocks(ks, kChunk).mT()) * decay * tile;
+  Tensor o = at::matmul(scores, blocks(vs, kChunk)).flatten(2, 3);
+
+  // Across chunks: every second block of `size` reads the state of the one before it.
+  Tensor states =
+      at::matmul((blocks(ks, kChunk) * (last - b).exp().unsqueeze(-1)).mT(), blocks(vs, kChunk));
+  int64_t at_level = 7;
+  for (int64_t size = kChunk; size < whole; size *= 2, ++at_level) {
+    const auto readers = [&](const Tensor& x) { return blocks(x, 2 * size).narrow(3, size, size); };
+    const Tensor sums = readers(g).cumsum(-1);  // since the readers' block began
+    const Tensor weights = readers(factors.select(-1, at_level)) * sums.exp();
+    const Tensor before = states.slice(2, 0, std::nullopt, 2);
+    const Tensor read = at::matmul(readers(qs) * weights.unsqueeze(-1), before);
+    o = o + at::cat({at::zeros_like(read), read}, 3).flatten(2, 3);
+    const Tensor through = sums.narrow(-1, size - 1, 1).exp().unsqueeze(-1);
+    states = through * before + states.slice(2, 1, std::nullopt, 2);
+  }
+  return o.transpose(1, 2).narrow(1, 0, length);
+}
+
 }  // namespace hopmix::bench

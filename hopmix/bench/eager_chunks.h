@@ -20,4 +20,9 @@ Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                         const Tensor& beta);
 
+/// log_linear_attention level by level: at each, all blocks of chunks at once read the block before
+/// them, and blocks join in pairs. log_decay [B,T,H], level_scales [B,T,H,L].
+Tensor eager_log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Tensor& log_decay, const Tensor& level_scales);
+
 }  // namespace hopmix::bench

@@ -1,7 +1,12 @@
 // Every mixer keeps the same promises; one row of the table below is all that a new one adds.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <filesystem>
 
 #include "hopmix/nn/registry.h"
+#include "hopmix/pattern/matrix_market.h"
 
 namespace hopmix::nn {
 namespace {
@@ -77,6 +82,12 @@ const std::vector<Case>& cases() {
       {"gla-published", "gla", "conv=0\nheads=2\nexpand_v=2.0"},
       {"mamba2", "mamba2", ""},
       {"mamba2-small", "mamba2", "expand=1\nhead_width=4\nstate=5\nconv=2"},
+      {"log-linear-mamba2", "log_linear_mamba2", ""},
+      {"log-linear-mamba2-small", "log_linear_mamba2",
+       "expand=1\nhead_width=6\nstate=6\nconv=2\nlevels=8"},
+      {"log-linear-gated-deltanet", "log_linear_gated_deltanet", ""},
+      {"log-linear-gated-deltanet-reflecting", "log_linear_gated_deltanet",
+       "negative_eigenvalues=true\nhead_width=20\nheads=3\nexpand_v=1\nlevels=9"},
       {"mamba", "mamba", ""},
       {"mamba-sizes", "mamba", "expand=1\nstate=3\nconv=2"},
       {"griffin", "griffin", ""},
@@ -85,6 +96,10 @@ const std::vector<Case>& cases() {
       {"diagonal-ssm-sizes", "diagonal_ssm", "state=3\ntoken_shift=false"},
       {"sliding-window", "sliding_window_recurrence", ""},
       {"sliding-window-head", "sliding_window_recurrence", "block=5\ndecay='head'"},
+      {"chimera", "chimera", ""},
+      {"chimera-chain", "chimera", "pattern='window(1)'\nstate=3\nheads=2"},
+      {"chimera-cached", "chimera", "pattern='cached(2^k)'\ntoken_shift=false"},
+      {"chimera-sparse", "chimera", "pattern='offsets(7,11)|global(1)'"},
       {"parallel", "parallel", ""},
       {"parallel-gates", "parallel", "combine='gates'"},
       {"parallel-nested", "parallel",
@@ -358,6 +373,77 @@ TEST(Griffin, GradientsAreFiniteWhereNothingDecays) {
   mixer->forward(torch::randn({2, 33, 24}), context).sum().backward();
   for (const auto& item : mixer->named_parameters()) {
     EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
+  }
+}
+
+// y_i = sum over j of (I - A)^{-1}_ij (C_i . dt_j B_j) x_j + D x_i, dense and in float64, on a
+// graph from a file.
+TEST(Chimera, IsTheResolventOfTheGraph) {
+  const int64_t time = 40, width = 12, heads = 3, states = 5;
+  const Csr graph = to_csr(Pattern("random(4,1)|2^k", time));
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / ("chimera " + std::to_string(getpid()) + ".mtx");
+  write_matrix_market(file, graph);
+  toml::table keys{{"pattern", "dag(" + file.string() + ")"}, {"state", states}};
+  config::Table table(keys);
+  const auto mixer = find_mixer("chimera").make(
+      table, BlockDefaults{.width = width, .heads = heads, .length = time});
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = torch::randn({1, time, width}, torch::kFloat64);
+  Context context;
+  const Tensor y = mixer->forward(x, context);
+  State state = mixer->initial_state(1);
+  for (int64_t t = 0; t < time; ++t) {
+    const Tensor one = mixer->step(x.select(1, t), state, context);
+    EXPECT_LT((one - y.select(1, t)).abs().max().item<double>(), 1e-12) << t;
+  }
+  std::filesystem::remove(file);
+
+  auto parameters = mixer->named_parameters();
+  Tensor previous = torch::zeros_like(x[0]);
+  previous.slice(0, 1).copy_(x[0].slice(0, 0, time - 1));
+  const Tensor mapped = torch::matmul(torch::cat({x[0], previous}, 1), parameters["in.weight"].t());
+  const auto parts = mapped.split_with_sizes({width, width, states, states, heads, heads}, 1);
+  std::vector<Tensor> outputs;
+  for (int64_t h = 0; h < heads; ++h) {
+    const Tensor dt = torch::softplus(parts[4].select(1, h) + parameters["bias"][0][h]);
+    const Tensor ds = torch::softplus(parts[5].select(1, h) + parameters["bias"][1][h]);
+    Tensor a = torch::zeros({time, time}, torch::kFloat64);
+    for (int64_t i = 0; i < time; ++i) {
+      for (int64_t r = graph.row_ptr[i]; r < graph.row_ptr[i + 1]; ++r) {
+        const int64_t j = graph.cols[r], bits = std::bit_width(static_cast<uint64_t>(i - j));
+        const Tensor de = torch::softplus(parameters["edges"][bits - 1][h]);
+        a[i][j] = torch::exp(-(dt[i] + ds[j] + de) / 3) / (graph.row_ptr[i + 1] - graph.row_ptr[i]);
+      }
+    }
+    const Tensor resolvent = torch::inverse(torch::eye(time, torch::kFloat64) - a);
+    const Tensor scores = torch::matmul(parts[3], (dt.unsqueeze(1) * parts[2]).t());
+    const Tensor v = parts[1].slice(1, h * width / heads, (h + 1) * width / heads);
+    outputs.push_back(torch::matmul(resolvent * scores, v) + parameters["d"][h] * v);
+  }
+  Tensor expected = torch::cat(outputs, 1) * torch::silu(parts[0]);
+  expected = expected / (expected.square().mean(1, true) + 1e-6).sqrt();
+  expected = torch::matmul(expected * parameters["norm.weight"], parameters["out.weight"].t());
+  EXPECT_LT((y[0] - expected).abs().max().item<double>(), 1e-12);
+}
+
+TEST(LogLinear, ATextLongerThanItsLevelsIsAnError) {
+  toml::table keys{{"levels", 4}};
+  config::Table table(keys);
+  const auto mixer =
+      find_mixer("log_linear_mamba2").make(table, BlockDefaults{.width = 24, .heads = 4});
+  const torch::NoGradGuard no_grad;
+  Context context;
+  mixer->forward(torch::randn({1, 8, 24}), context);
+  EXPECT_THROW(mixer->forward(torch::randn({1, 9, 24}), context), c10::ValueError);
+  State state = mixer->initial_state(1);
+  for (int64_t t = 0; t < 8; ++t) mixer->step(torch::randn({1, 24}), state, context);
+  try {
+    mixer->step(torch::randn({1, 24}), state, context);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "levels = 4: must be at least 5 for 9 tokens");
   }
 }
 

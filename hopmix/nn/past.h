@@ -27,12 +27,13 @@ class Past {
   /// it once a step, after the reads, and advance the position afterwards.
   void append(State& state, const std::vector<std::pair<std::string, Tensor>>& entries) const;
 
+  /// What token i reads.
+  std::vector<int32_t> row(int64_t i) const;
+
   /// Tokens held once t tokens have been appended.
   int64_t held(int64_t t) const;
 
  private:
-  std::vector<int32_t> row(int64_t i) const;
-
   mutable Pattern pattern_;  // bound to more tokens as positions grow
 };
 

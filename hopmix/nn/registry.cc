@@ -3,6 +3,7 @@
 #include "hopmix/base/nearest.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
+#include "hopmix/nn/mixers/chimera.h"
 #include "hopmix/nn/mixers/deltanet.h"
 #include "hopmix/nn/mixers/diagonal_ssm.h"
 #include "hopmix/nn/mixers/full_attention.h"
@@ -11,6 +12,7 @@
 #include "hopmix/nn/mixers/glr.h"
 #include "hopmix/nn/mixers/griffin.h"
 #include "hopmix/nn/mixers/linear_attention.h"
+#include "hopmix/nn/mixers/log_linear.h"
 #include "hopmix/nn/mixers/mamba.h"
 #include "hopmix/nn/mixers/mamba2.h"
 #include "hopmix/nn/mixers/mura.h"
@@ -43,6 +45,9 @@ const std::vector<MixerEntry>& mixers() {
       topk_access_entry(),
       hysparse_entry(),
       retrieved_recurrence_entry(),
+      log_linear_mamba2_entry(),
+      log_linear_gated_deltanet_entry(),
+      chimera_entry(),
       parallel_entry(),
   };
   return entries;

@@ -13,12 +13,15 @@
 //                                          of the state before it
 //
 // and writes the gradients of the operator's other inputs itself. Backward keeps the states between
-// the chunks of one head, T / kChunk of them, which it computes again.
+// the chunks of one head, T / kChunk of them, which it computes again. A Rule with kOwnStates keeps
+// its states itself, is handed none (null), and has none before the first token; advance() is
+// called for all chunks but the last, then backward() from the last to the first.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "hopmix/kernels/chunk_loops.h"
 #include "hopmix/kernels/index.h"
@@ -36,6 +39,7 @@ inline constexpr int64_t kChunk = 64;
 /// Tokens [token, token + length), counted over batch and time, of one query head.
 struct Chunk {
   int64_t token, length, head, kv_head;
+  bool last;  // of its sequence
 
   /// Rows of its tiles: those past `length` are 0.
   int64_t rows() const { return padded(length); }
@@ -93,6 +97,12 @@ struct ChunkedCall {
   }
 };
 
+/// Whether a Rule keeps its states itself.
+template <typename MakeRule>
+inline constexpr bool kOwnStates = requires {
+  std::invoke_result_t<MakeRule>::kOwnStates;
+};
+
 /// The gradients of q, k, v [like the inputs] and of the initial state; undefined: not wanted.
 struct ChunkedGradients {
   Tensor q, k, v, initial_state;
@@ -147,12 +157,12 @@ void for_chunks(const ChunkedCall& call, const kernels::Sequence& s, int64_t hea
   for (int64_t n = 0; n < count; ++n) {
     const int64_t first = (backwards ? count - 1 - n : n) * kChunk;
     body(Chunk{call.sequences.first_token(s) + first, std::min(kChunk, s.length - first), head,
-               head / call.group()},
+               head / call.group(), first + kChunk >= s.length},
          first / kChunk);
   }
 }
 
-/// make() gives a Rule. o [B,T,H,DV], state [N,H,DK,DV].
+/// make() gives a Rule. o [B,T,H,DV], state [N,H,DK,DV], or undefined where the Rule has its own.
 template <typename T, typename MakeRule>
 void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor& o,
                      const Tensor& state) {
@@ -165,11 +175,14 @@ void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor
     const kernels::Buffer<A> q(rows * call.keys()), k(rows * call.keys());
     const kernels::Buffer<A> v(rows * call.values()), out(rows * call.values());
     // The state advances where it will be, unless it needs padding.
-    const kernels::Buffer<A> wide(call.whole() ? 0 : call.state_size());
-    A* const last = write<A>(state) + offset;
+    const bool hands = !kOwnStates<MakeRule>;
+    const kernels::Buffer<A> wide(hands && !call.whole() ? call.state_size() : 0);
+    A* const last = hands ? write<A>(state) + offset : nullptr;
     A* const at = call.whole() ? last : wide.data();
     auto rule = make();
-    load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr, at);
+    if (hands) {
+      load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr, at);
+    }
     for_chunks(call, s, head, /*backwards=*/false, [&](const Chunk& chunk, int64_t) {
       const HeadRows keys{call.kv_heads, chunk.kv_head, call.key_width};
       load_tile(read<T>(call.q), {heads, head, call.key_width}, chunk, static_cast<A>(call.scale),
@@ -180,7 +193,7 @@ void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor
       rule.forward(chunk, ChunkTiles<A>{q.data(), k.data(), v.data(), out.data()}, at);
       store_tile(out.data(), {heads, head, call.value_width}, chunk, A{1}, write<T>(o));
     });
-    if (!call.whole()) store_state<A>(call, at, last);
+    if (hands && !call.whole()) store_state<A>(call, at, last);
   });
 }
 
@@ -204,8 +217,9 @@ void chunked_backward(const ChunkedCall& call, const MakeRule& make, const Tenso
     const kernels::Buffer<A> dv(out.v.defined() ? kept * values : 0);
     const kernels::Buffer<A> dk_head(group > 1 && out.k.defined() ? rows * keys : 0);
     const kernels::Buffer<A> dv_head(group > 1 && out.v.defined() ? rows * values : 0);
-    const kernels::Buffer<A> states((s.length + kChunk - 1) / kChunk * call.state_size());
-    const kernels::Buffer<A> at(call.state_size());
+    const int64_t handed = kOwnStates<MakeRule> ? 0 : call.state_size();
+    const kernels::Buffer<A> states((s.length + kChunk - 1) / kChunk * handed);
+    const kernels::Buffer<A> at(handed);
     const auto load_keys_and_values = [&](const Chunk& chunk) {
       load_tile(read<T>(call.k), key_rows, chunk, A{1}, k.data());
       load_tile(read<T>(call.v), value_rows, chunk, A{1}, v.data());
@@ -228,15 +242,20 @@ void chunked_backward(const ChunkedCall& call, const MakeRule& make, const Tenso
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       auto rule = make();
       const int64_t offset = call.state_offset(task / kv_heads, head);
-      load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr,
-                    at.data());
+      if (handed > 0) {
+        load_state<A>(call, call.initial_state ? read<A>(*call.initial_state) + offset : nullptr,
+                      at.data());
+      }
       for_chunks(call, s, head, /*backwards=*/false, [&](const Chunk& chunk, int64_t n) {
-        std::copy_n(at.data(), call.state_size(), states.data() + n * call.state_size());
-        if ((n + 1) * kChunk >= s.length) return;  // nobody reads the last one
+        std::copy_n(at.data(), handed, states.data() + n * handed);
+        if (chunk.last) return;  // nobody reads the state behind it
         load_keys_and_values(chunk);
         rule.advance(chunk, ChunkTiles<A>{nullptr, k.data(), v.data(), nullptr}, at.data());
       });
-      load_state<A>(call, grad_state.defined() ? read<A>(grad_state) + offset : nullptr, at.data());
+      if (handed > 0) {
+        load_state<A>(call, grad_state.defined() ? read<A>(grad_state) + offset : nullptr,
+                      at.data());
+      }
       for_chunks(call, s, head, /*backwards=*/true, [&](const Chunk& chunk, int64_t n) {
         load_keys_and_values(chunk);
         load_tile(read<T>(call.q), {heads, head, call.key_width}, chunk, static_cast<A>(call.scale),
@@ -249,7 +268,7 @@ void chunked_backward(const ChunkedCall& call, const MakeRule& make, const Tenso
         A* const dk_part = group > 1 ? dk_head.data() : dk.data();
         A* const dv_part = group > 1 ? dv_head.data() : dv.data();
         rule.backward(chunk, ChunkTiles<A>{q.data(), k.data(), v.data(), nullptr},
-                      states.data() + n * call.state_size(),
+                      states.data() + n * handed,
                       ChunkGradients<A>{d_o.data(), dq.data(), dk_part, dv_part}, at.data());
         if (out.q.defined()) {
           store_tile(dq.data(), {heads, head, call.key_width}, chunk, static_cast<A>(call.scale),

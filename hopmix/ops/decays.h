@@ -22,6 +22,33 @@ A finite_decay(A log_decay) {
   return log_decay < A{-1000} ? A{-1000} : log_decay;
 }
 
+/// The log decays of a chunk added up, and what they make of its tokens.
+template <typename A>
+struct DecaySums {
+  std::array<A, kChunk> high, low;   // their sum up to each token, in two parts
+  std::array<A, kChunk> start, end;  // the decay up to each token, and behind it
+  A all = 1;                         // that of the whole chunk
+
+  /// `log_decay(i)` for i < length; the rows up to n are padding.
+  template <typename F>
+  void add_up(int64_t length, int64_t n, const F& log_decay) {
+    A sum = 0, lost = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (i < length) {
+        const A g = finite_decay(log_decay(i));
+        const A next = sum + g, taken = next - sum;
+        lost += (sum - (next - taken)) + (g - taken);  // what the sum has lost (Knuth)
+        sum = next;
+      }
+      high[i] = sum;
+      low[i] = lost;
+      start[i] = std::exp(sum + lost);
+    }
+    for (int64_t i = 0; i < n; ++i) end[i] = std::exp((sum - high[i]) + (lost - low[i]));
+    all = start[n - 1];
+  }
+};
+
 template <typename T, typename O, typename Products, bool kDecays>
 class HeadDecay {
  public:
@@ -52,9 +79,9 @@ class HeadDecay {
     q_ = q;
     k_ = k;
     if constexpr (kDecays) {
-      add_up();
-      if (q != nullptr) loops_.scale_rows(q, start_.data(), n_, keys_, decayed_q_.data());
-      loops_.scale_rows(k, end_.data(), n_, keys_, decayed_k_.data());
+      sums_.add_up(chunk.length, n_, [&](int64_t i) { return static_cast<A>(log_decay_[at(i)]); });
+      if (q != nullptr) loops_.scale_rows(q, sums_.start.data(), n_, keys_, decayed_q_.data());
+      loops_.scale_rows(k, sums_.end.data(), n_, keys_, decayed_k_.data());
     }
   }
 
@@ -62,26 +89,42 @@ class HeadDecay {
   const A* q() const { return kDecays ? decayed_q_.data() : q_; }
   const A* k() const { return kDecays ? decayed_k_.data() : k_; }
 
-  /// A [n, n] as a left factor; 0 where a query does not see the key.
-  const O* weights() const { return make_weights(q_, k_, /*transposed=*/false); }
-  const O* weights_transposed() const { return make_weights(k_, q_, /*transposed=*/true); }
+  /// A [n, n]; 0 where a query does not see the key. And as a left factor.
+  const A* scores(bool transposed) const {
+    Visible::make(n_, keys_, left_.left(transposed ? k_ : q_, n_, keys_),
+                  right_.right_transposed(transposed ? q_ : k_, n_, keys_), transposed, a_.data());
+    if constexpr (kDecays) {
+      loops_.decays(sums_.high.data(), sums_.low.data(), n_, transposed, decays_.data());
+    }
+    loops_.mask(a_.data(), kDecays ? decays_.data() : nullptr, n_, transposed, a_.data());
+    return a_.data();
+  }
+  const O* weights() const { return weights_.left(scores(/*transposed=*/false), n_, n_); }
+  const O* weights_transposed() const { return weights_.left(scores(/*transposed=*/true), n_, n_); }
 
-  /// Where the gradients of A^T, P q and R k go, after weights_transposed(); null: not wanted.
+  /// Where the gradients of A^T, P q and R k go, after scores(true); null: not wanted.
   A* d_weights() const { return d_a_.data(); }
   A* d_q(const ChunkGradients<A>& d) const { return gradient_ && !d.q ? spare_q_.data() : d.q; }
   A* d_k(const ChunkGradients<A>& d) const { return gradient_ && !d.k ? spare_k_.data() : d.k; }
 
   /// From them the gradients of q and k, in place, and that of the log decays.
   void backward(A* d_q, A* d_k, const A* state, const A* d_state) {
-    if (gradient_ != nullptr) store_gradient(d_q, d_k, state, d_state);
+    A carried = 0;
+    if (gradient_ != nullptr) loops_.row_dots(state, d_state, 1, state_size_, &carried);
+    backward(d_q, d_k, carried);
+  }
+
+  /// The same, with what D gets: S . dS'.
+  void backward(A* d_q, A* d_k, A carried) {
+    if (gradient_ != nullptr) store_gradient(d_q, d_k, carried);
     loops_.mask(d_a_.data(), kDecays ? decays_.data() : nullptr, n_, true, d_a_.data());
     if (d_k != nullptr) {
-      if constexpr (kDecays) loops_.scale_rows(d_k, end_.data(), n_, keys_, d_k);
+      if constexpr (kDecays) loops_.scale_rows(d_k, sums_.end.data(), n_, keys_, d_k);
       Visible::apply(n_, keys_, weights_.left(d_a_.data(), n_, n_), right_.right(q_, n_, keys_),
                      /*transposed=*/true, d_k, /*add=*/true);
     }
     if (d_q != nullptr) {
-      if constexpr (kDecays) loops_.scale_rows(d_q, start_.data(), n_, keys_, d_q);
+      if constexpr (kDecays) loops_.scale_rows(d_q, sums_.start.data(), n_, keys_, d_q);
       Visible::apply(n_, keys_, weights_.left_transposed(d_a_.data(), n_, n_),
                      right_.right(k_, n_, keys_), /*transposed=*/false, d_q, /*add=*/true);
     }
@@ -89,7 +132,7 @@ class HeadDecay {
 
   /// S = D S.
   void scale_state(A* state) const {
-    if constexpr (kDecays) loops_.scale_rows(state, &all_, 1, state_size_, state);
+    if constexpr (kDecays) loops_.scale_rows(state, &sums_.all, 1, state_size_, state);
   }
 
  private:
@@ -100,42 +143,12 @@ class HeadDecay {
     return kernels::head_offset(chunk_.token + i, heads_, chunk_.head, 1);
   }
 
-  // The log decays up to each token as high + low, and what they make of q, k and the state.
-  void add_up() {
-    A high = 0, low = 0;
-    for (int64_t i = 0; i < n_; ++i) {
-      if (i < chunk_.length) {
-        const A g = finite_decay(static_cast<A>(log_decay_[at(i)]));
-        const A sum = high + g, taken = sum - high;
-        low += (high - (sum - taken)) + (g - taken);  // what the sum has lost (Knuth)
-        high = sum;
-      }
-      high_[i] = high;
-      low_[i] = low;
-      start_[i] = std::exp(high + low);
-    }
-    for (int64_t i = 0; i < n_; ++i) end_[i] = std::exp((high - high_[i]) + (low - low_[i]));
-    all_ = start_[n_ - 1];
-  }
-
-  const O* make_weights(const A* rows, const A* columns, bool transposed) const {
-    Visible::make(n_, keys_, left_.left(rows, n_, keys_),
-                  right_.right_transposed(columns, n_, keys_), transposed, a_.data());
-    if constexpr (kDecays) {
-      loops_.decays(high_.data(), low_.data(), n_, transposed, decays_.data());
-    }
-    loops_.mask(a_.data(), kDecays ? decays_.data() : nullptr, n_, transposed, a_.data());
-    return weights_.left(a_.data(), n_, n_);
-  }
-
-  void store_gradient(const A* d_q, const A* d_k, const A* state, const A* d_state) {
+  void store_gradient(const A* d_q, const A* d_k, A carried) {
     Numbers read_later, read_before, scratch, dg;
-    A carried;
     loops_.row_dots(decayed_q_.data(), d_q, n_, keys_, read_later.data());
     loops_.row_dots(decayed_k_.data(), d_k, n_, keys_, read_before.data());
-    loops_.row_dots(state, d_state, 1, state_size_, &carried);
     loops_.decay_gradient(a_.data(), d_a_.data(), n_, scratch.data(), dg.data());
-    A sum = all_ * carried;
+    A sum = sums_.all * carried;
     for (int64_t i = 0; i < n_; ++i) {
       dg[i] += sum;
       sum += read_before[i];
@@ -153,8 +166,7 @@ class HeadDecay {
   T* gradient_;
   Chunk chunk_{};
   const A *q_ = nullptr, *k_ = nullptr;
-  A all_ = 1;
-  Numbers high_, low_, start_, end_;
+  DecaySums<A> sums_;
   kernels::Buffer<A> a_, d_a_, decays_, decayed_q_, decayed_k_, spare_q_, spare_k_;
   Operand<O, A> weights_, left_, right_;
   const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();

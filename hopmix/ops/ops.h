@@ -167,6 +167,25 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             const std::optional<Tensor>& initial_state = {},
                                             const std::optional<Tensor>& cu_seqlens = {});
 
+/// Log-linear attention (Guo et al. 2025, arXiv 2506.04761): ssd whose past is cut into the O(log
+/// T) buckets of a Fenwick tree, each read with its own factor,
+///   o_i = scale * sum over j <= i of level_scales[i, l(i,j)] e^{g_{j+1} + ... + g_i} (q_i . k_j)
+///   v_j,
+/// l(i,j) the number of bits of i xor j (ops/fenwick.h). g = log_decay [B,T,H], level_scales
+/// [B,T,H,L] with L at least ceil(log2 T) + 1 -> [B,T,H,DV]. Time O(T log T).
+Tensor log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Tensor& log_decay, const Tensor& level_scales,
+                            std::optional<double> scale = {},
+                            const std::optional<Tensor>& cu_seqlens = {});
+
+/// The same for the gated delta rule: each bucket has a state that its own tokens write by the rule
+/// and that all later ones carry on, S <- e^{g_t} (I - beta_t k_t k_t^T) S; o_i = scale * sum over
+/// levels of level_scales[i, l] S_l^T q_i. beta [B,T,H].
+Tensor log_linear_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& log_decay, const Tensor& beta,
+                             const Tensor& level_scales, std::optional<double> scale = {},
+                             const std::optional<Tensor>& cu_seqlens = {});
+
 /// y = x / sqrt(mean of x^2 over the last dimension + eps) * weight. x [B,T,E], weight [E] ->
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

@@ -5,6 +5,7 @@ import torch
 
 import blockwise
 import delta
+import log_linear
 import outer
 import retrieval
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
@@ -113,6 +114,18 @@ def operator_calls():
     yield "neighborhood-packed", ops.neighborhood.default, (
         retrieval.lists(B=1, T=9, lengths=[4, 0, 5]), [3, 1], False, bounds,
     ), {}  # fmt: skip
+    for name in log_linear.NAMES:
+        for packed in (False, True):
+            cu = bounds if packed else None
+            tensors = log_linear.log_linear_inputs(name, B=1 if packed else 2, T=9)
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            inner, backward = getattr(ops, "_" + name), getattr(ops, name + "_backward")
+            mark = name + ("-packed" if packed else "")
+            needs = [i != 1 for i in range(len(tensors))]
+            yield mark, getattr(ops, name).default, (*leaves, None, cu), {}
+            yield "_" + mark, inner.default, (*tensors, None, cu), {}
+            (o,) = inner(*tensors, None, cu)
+            yield mark + "_backward", backward.default, (o, [], *tensors, None, cu, needs), {}
     a, x, s = (t.requires_grad_() for t in (rand(2, 9, 5), rand(2, 9, 5, seed=1), rand(2, 5)))
     yield "linear_recurrence", ops.linear_recurrence.default, (a, x), {}
     yield "linear_recurrence-state", ops.linear_recurrence.default, (a, x, s), {}

@@ -25,8 +25,16 @@ DeltaNet::DeltaNet(const DeltaNetConfig& config) : config_(config) {
   dt_bias_ = register_parameter("dt_bias", dt + torch::log(-torch::expm1(-dt)));  // softplus^-1
 }
 
-std::tuple<Tensor, Tensor> DeltaNet::recur(const Tensor& x, const Tensor& qkv,
-                                           const std::optional<Tensor>& state) {
+Tensor DeltaNet::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& g, const Tensor& beta, State* state) {
+  const auto before = state ? std::optional(state->tensors.at("S")) : std::nullopt;
+  const auto [o, after] = g.defined() ? ops::gated_delta_rule(q, k, v, g, beta, {}, before)
+                                      : ops::delta_rule(q, k, v, beta, {}, before);
+  if (state != nullptr) state->tensors["S"] = after;
+  return o;
+}
+
+Tensor DeltaNet::mix(const Tensor& x, const Tensor& qkv, State* state) {
   const std::vector<Tensor> parts =
       qkv.split_with_sizes({config_.keys(), config_.keys(), config_.values()}, -1);
   const Tensor q = normalize_rows(split_heads(parts[0], config_.heads));
@@ -34,9 +42,9 @@ std::tuple<Tensor, Tensor> DeltaNet::recur(const Tensor& x, const Tensor& qkv,
   const Tensor v = split_heads(parts[2], config_.heads);
   Tensor beta = torch::sigmoid(beta_(x)).to(q.scalar_type());
   if (config_.negative_eigenvalues) beta = 2 * beta;
-  if (!config_.gated) return ops::delta_rule(q, k, v, beta, {}, state);
+  if (!config_.gated) return recur(x, q, k, v, Tensor(), beta, state);
   const Tensor g = -log_a_.exp() * torch::softplus(decay_(x) + dt_bias_);
-  return ops::gated_delta_rule(q, k, v, g.to(q.scalar_type()), beta, {}, state);
+  return recur(x, q, k, v, g.to(q.scalar_type()), beta, state);
 }
 
 Tensor DeltaNet::read_out(const Tensor& o, const Tensor& x) {
@@ -45,7 +53,7 @@ Tensor DeltaNet::read_out(const Tensor& o, const Tensor& x) {
 }
 
 Tensor DeltaNet::forward(const Tensor& x, Context& context) {
-  const Tensor o = std::get<0>(recur(x, conv_->forward(qkv_(x)), {}));
+  const Tensor o = mix(x, conv_->forward(qkv_(x)), nullptr);
   return read_out(context.wanted(o), context.wanted(x));
 }
 
@@ -57,10 +65,8 @@ State DeltaNet::initial_state(int64_t batch) const {
 }
 
 Tensor DeltaNet::step(const Tensor& x, State& state, Context&) {
-  Tensor& s = state.tensors.at("S");
   const Tensor qkv = conv_->step(qkv_(x), state).unsqueeze(1);
-  Tensor o;
-  std::tie(o, s) = recur(x.unsqueeze(1), qkv, s);
+  const Tensor o = mix(x.unsqueeze(1), qkv, &state);
   ++state.position;
   return read_out(o.squeeze(1), x);
 }
@@ -69,20 +75,24 @@ int64_t DeltaNet::state_bytes(int64_t) const {
   return matrix().bytes(element_size()) + conv_->state_elements() * element_size();
 }
 
+DeltaNetConfig read_deltanet(config::Table& table, const BlockDefaults& defaults, bool gated) {
+  DeltaNetConfig config;
+  config.gated = gated;
+  config.width = defaults.width;
+  config.heads = table.get_at_least("heads", defaults.heads, 1);
+  config.head_width =
+      table.get_at_least("head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1);
+  config.expand_v = table.get_at_least("expand_v", gated ? 2 : 1, 1);
+  config.conv = table.get_at_least("conv", config.conv, 1);
+  config.negative_eigenvalues = table.get("negative_eigenvalues", config.negative_eigenvalues);
+  return config;
+}
+
 namespace {
 
 MixerEntry entry(bool gated) {
   const auto make = [gated](config::Table& table, const BlockDefaults& defaults) {
-    DeltaNetConfig config;
-    config.gated = gated;
-    config.width = defaults.width;
-    config.heads = table.get_at_least("heads", defaults.heads, 1);
-    config.head_width =
-        table.get_at_least("head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1);
-    config.expand_v = table.get_at_least("expand_v", gated ? 2 : 1, 1);
-    config.conv = table.get_at_least("conv", config.conv, 1);
-    config.negative_eigenvalues = table.get("negative_eigenvalues", config.negative_eigenvalues);
-    return std::make_shared<DeltaNet>(config);
+    return std::make_shared<DeltaNet>(read_deltanet(table, defaults, gated));
   };
   const std::string plain = "S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T";
   if (!gated) return {"deltanet", plain, "1", "D", "Yang et al. 2024 (DeltaNet)", make};

@@ -40,18 +40,22 @@ class DeltaNet : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
- private:
-  /// The recurrence on x [B,T,width] and qkv [B,T,2 keys + values] behind the convolution -> (o
-  /// [B,T,H,DV], state).
-  std::tuple<Tensor, Tensor> recur(const Tensor& x, const Tensor& qkv,
-                                   const std::optional<Tensor>& state);
-
-  /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
-  Tensor read_out(const Tensor& o, const Tensor& x);
+ protected:
+  /// The recurrence on heads [B,T,H,*] of the layer's input x [B,T,width], without g where there
+  /// are no gates -> [B,T,H,DV]; advances `state` by its one token if there is one.
+  virtual Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& g, const Tensor& beta, State* state);
 
   MatrixState matrix() const {
     return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
   }
+
+ private:
+  /// From x [B,T,width] and qkv [B,T,2 keys + values] behind the convolution.
+  Tensor mix(const Tensor& x, const Tensor& qkv, State* state);
+
+  /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
+  Tensor read_out(const Tensor& o, const Tensor& x);
 
   DeltaNetConfig config_;
   torch::nn::Linear qkv_{nullptr}, beta_{nullptr}, decay_{nullptr}, gate_{nullptr}, out_{nullptr};
@@ -59,6 +63,9 @@ class DeltaNet : public Mixer {
   std::shared_ptr<ShortConvolution> conv_;
   std::shared_ptr<GatedHeadNorm> norm_;
 };
+
+/// Reads the keys of a table.
+DeltaNetConfig read_deltanet(config::Table& table, const BlockDefaults& defaults, bool gated);
 
 MixerEntry deltanet_entry();
 MixerEntry gated_deltanet_entry();

@@ -36,7 +36,16 @@ std::vector<int64_t> Mamba2::widths() const {
   return {config_.inner(), config_.inner() + 2 * config_.state, heads()};
 }
 
-Tensor Mamba2::mix(const Tensor& z, const Tensor& xbc, const Tensor& dt, Tensor* state) {
+Tensor Mamba2::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const Tensor& g, State* state) {
+  const auto [o, last] = ops::ssd(q, k, v, g, /*scale=*/1.0,
+                                  state ? std::optional(state->tensors.at("S")) : std::nullopt);
+  if (state != nullptr) state->tensors["S"] = last;
+  return o;
+}
+
+Tensor Mamba2::mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt,
+                   State* state) {
   const std::vector<Tensor> parts =
       xbc.split_with_sizes({config_.inner(), config_.state, config_.state}, -1);
   const auto type = xbc.scalar_type();
@@ -45,18 +54,16 @@ Tensor Mamba2::mix(const Tensor& z, const Tensor& xbc, const Tensor& dt, Tensor*
     return one.unsqueeze(2).expand({-1, -1, heads(), -1});
   };
   const Tensor step = torch::softplus(dt + dt_bias_);  // [B,T,heads]
-  const auto [o, last] =
-      ops::ssd(for_all_heads(parts[2]), for_all_heads(parts[1]), (step.unsqueeze(-1) * x).to(type),
-               (-torch::exp(log_a_) * step).to(type),
-               /*scale=*/1.0, state ? std::optional(*state) : std::nullopt);
-  if (state != nullptr) *state = last;
+  const Tensor o =
+      recur(u, for_all_heads(parts[2]), for_all_heads(parts[1]), (step.unsqueeze(-1) * x).to(type),
+            (-torch::exp(log_a_) * step).to(type), state);
   const Tensor y = (o + d_.unsqueeze(-1) * x).flatten(2);
   return norm_->forward(y * torch::silu(z)).to(type);
 }
 
 Tensor Mamba2::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> parts = linear_parts(x, in_->weight, widths());
-  return out_(context.wanted(mix(parts[0], convolution_->forward(parts[1]), parts[2], nullptr)));
+  return out_(context.wanted(mix(x, parts[0], convolution_->forward(parts[1]), parts[2], nullptr)));
 }
 
 State Mamba2::initial_state(int64_t batch) const {
@@ -69,13 +76,23 @@ State Mamba2::initial_state(int64_t batch) const {
 Tensor Mamba2::step(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> parts = in_(x).split_with_sizes(widths(), -1);
   const Tensor read = convolution_->step(parts[1], state).unsqueeze(1);
+  const Tensor y =
+      mix(x.unsqueeze(1), parts[0].unsqueeze(1), read, parts[2].unsqueeze(1), &state).squeeze(1);
   ++state.position;
-  return out_(
-      mix(parts[0].unsqueeze(1), read, parts[2].unsqueeze(1), &state.tensors["S"]).squeeze(1));
+  return out_(y);
 }
 
 int64_t Mamba2::state_bytes(int64_t) const {
   return matrix().bytes(element_size()) + convolution_->state_elements() * element_size();
+}
+
+Mamba2Config read_mamba2(config::Table& table, const BlockDefaults& defaults) {
+  Mamba2Config config{.width = defaults.width};
+  config.expand = table.get_at_least("expand", config.expand, 1);
+  config.head_width = table.get_at_least("head_width", config.head_width, 0);
+  config.state = table.get_at_least("state", config.state, 1);
+  config.convolution = table.get_at_least("conv", config.convolution, 1);
+  return config;
 }
 
 MixerEntry mamba2_entry() {
@@ -85,12 +102,7 @@ MixerEntry mamba2_entry() {
           "expand state / T",
           "Dao and Gu 2024 (arXiv 2405.21060)",
           [](config::Table& table, const BlockDefaults& defaults) {
-            Mamba2Config config{.width = defaults.width};
-            config.expand = table.get_at_least("expand", config.expand, 1);
-            config.head_width = table.get_at_least("head_width", config.head_width, 0);
-            config.state = table.get_at_least("state", config.state, 1);
-            config.convolution = table.get_at_least("conv", config.convolution, 1);
-            return std::make_shared<Mamba2>(config);
+            return std::make_shared<Mamba2>(read_mamba2(table, defaults));
           }};
 }
 

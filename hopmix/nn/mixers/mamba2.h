@@ -35,14 +35,20 @@ class Mamba2 : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
- private:
-  /// z [B,T,inner], convolved x, B, C [B,T,*], dt [B,T,heads] -> [B,T,inner]; advances `state` if
-  /// there is one.
-  Tensor mix(const Tensor& z, const Tensor& xbc, const Tensor& dt, Tensor* state);
+ protected:
   int64_t heads() const { return config_.inner() / config_.head_width; }
+  MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
+
+  /// S_t = e^{g_t} S_{t-1} + k_t v_t^T -> q_t S_t [B,T,heads,head_width], of the layer's input u
+  /// [B,T,width]; advances `state` by its one token if there is one.
+  virtual Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& g, State* state);
+
+ private:
+  /// The layer's input, z [B,T,inner], convolved x, B, C [B,T,*], dt [B,T,heads] -> [B,T,inner].
+  Tensor mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt, State* state);
   /// Of z, of x, B and C together, of dt.
   std::vector<int64_t> widths() const;
-  MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
 
   Mamba2Config config_;
   torch::nn::Linear in_{nullptr}, out_{nullptr};
@@ -50,6 +56,9 @@ class Mamba2 : public Mixer {
   std::shared_ptr<RmsNorm> norm_;
   Tensor dt_bias_, log_a_, d_;  // [heads]
 };
+
+/// Reads the keys of a table.
+Mamba2Config read_mamba2(config::Table& table, const BlockDefaults& defaults);
 
 MixerEntry mamba2_entry();
 

@@ -1,0 +1,43 @@
+// The states of log-linear layers (arXiv 2506.04761): one matrix a head for each bucket of the
+// Fenwick partition of the past (ops/fenwick.h), and the factors they are read with.
+#pragma once
+
+#include "hopmix/nn/mixer.h"
+
+namespace hopmix::nn {
+
+/// softplus(w o (linear map of the input)), w [heads,levels] beginning as ones: the factors
+/// lambda of the paper's layers.
+class LevelFactors : public torch::nn::Module {
+ public:
+  LevelFactors(int64_t width, int64_t heads, int64_t levels);
+
+  /// x [B,T,width] -> [B,T,heads,levels].
+  Tensor forward(const Tensor& x);
+
+  int64_t levels() const { return weight_.size(1); }
+
+ private:
+  torch::nn::Linear map_{nullptr};
+  Tensor weight_;
+};
+
+/// state["S"] [B,buckets,heads,keys,values], nearest bucket first: as many as the number of tokens
+/// behind has bits set. float32 for narrower parameters, as all states.
+struct FenwickState {
+  int64_t heads, keys, values;
+
+  void init(int64_t batch, torch::TensorOptions options, State& state) const;
+
+  /// Of one sequence after t tokens, beside parameters of `element` bytes.
+  int64_t bytes(int64_t t, int64_t element) const;
+};
+
+/// One token, state.position: the buckets behind it have become `carried` [B,buckets,H,K,V], the
+/// token writes `written` [B,H,K,V] and reads with q [B,H,K], whose factors are `factors`
+/// [B,H,levels]. Returns the sum over levels of factor times q S [B,H,V], and leaves the buckets
+/// after it in the state. Throws Error where the factors have too few levels.
+Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& q,
+                    const Tensor& factors, State& state);
+
+}  // namespace hopmix::nn

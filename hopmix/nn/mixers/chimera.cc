@@ -1,0 +1,117 @@
+#include "hopmix/nn/mixers/chimera.h"
+
+#include "hopmix/nn/state_space.h"
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+namespace {
+
+constexpr int64_t kBits = 31;  // of an edge's length: cols are int32
+
+}  // namespace
+
+Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern) {
+  const int64_t width = config.width, heads = config.heads;
+  in_ =
+      register_module("in", linear(config.input_width(), 2 * width + 2 * config.state + 2 * heads));
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(width));
+  out_ = register_module("out", linear(width, width));
+  const auto steps = [&](int64_t rows) {
+    return inverse_softplus(random_step_sizes(rows * heads)).view({rows, heads});
+  };
+  bias_ = register_parameter("bias", steps(2));
+  edges_ = register_parameter("edges", steps(kBits));
+  d_ = register_parameter("d", torch::ones({heads}));
+}
+
+Chimera::Projections Chimera::project(const Tensor& input) {
+  const int64_t width = config_.width, state = config_.state, heads = config_.heads;
+  const std::vector<Tensor> parts =
+      linear_parts(input, in_->weight, {width, width, state, state, heads, heads});
+  Projections p;
+  p.z = parts[0];
+  p.x = split_heads(parts[1], heads);
+  p.read = parts[3].unsqueeze(2);
+  p.to = torch::softplus(parts[4] + bias_[0]);
+  p.from = torch::softplus(parts[5] + bias_[1]);
+  const Tensor x = p.to.unsqueeze(-1) * p.x;
+  p.written = (parts[2].unsqueeze(2).unsqueeze(-1) * x.unsqueeze(-2)).to(p.x.scalar_type());
+  return p;
+}
+
+Tensor Chimera::edge_steps(const Tensor& lengths) const {
+  // Bits of a length; exact, since int32 fits a double.
+  const Tensor bits = std::get<1>(torch::frexp(lengths.to(torch::kFloat64))).to(torch::kInt64);
+  return torch::softplus(edges_).index_select(0, bits - 1);
+}
+
+Tensor Chimera::read_out(const Projections& p, const Tensor& states) {
+  const Tensor y = torch::matmul(p.read.unsqueeze(3), states).squeeze(3);
+  const Tensor gated = (y + d_.unsqueeze(-1) * p.x).flatten(2) * torch::silu(p.z);
+  return norm_->forward(gated).to(p.x.scalar_type());
+}
+
+Tensor Chimera::forward(const Tensor& x, Context& context) {
+  const int64_t length = x.size(1);
+  if (length != length_) {
+    std::tie(row_ptr_, cols_) = ops::pattern(past_.spec(), length);
+    const Tensor counts = row_ptr_.diff();
+    targets_ = torch::repeat_interleave(torch::arange(length), counts);
+    lengths_ = targets_ - cols_;
+    shares_ = counts.index_select(0, targets_);
+    length_ = length;
+  }
+  const Projections p = project(shift_tokens(config_, x));
+  const Tensor to = p.to.index_select(1, targets_), from = p.from.index_select(1, cols_);
+  const Tensor a = torch::exp((to + from + edge_steps(lengths_)) / -3) / shares_.unsqueeze(-1);
+  const Tensor beta = a.transpose(1, 2).to(p.x.scalar_type());
+  const Tensor one = torch::ones({x.size(0), config_.heads, length}, beta.options());
+  const Tensor states =
+      ops::glr(one, torch::zeros_like(beta), beta, p.written.flatten(3), {row_ptr_, cols_});
+  return out_(context.wanted(read_out(p, states.view_as(p.written))));
+}
+
+State Chimera::initial_state(int64_t batch) const {
+  State state;
+  init_token_shift(config_, batch, options(), state);
+  state.tensors["S"] =
+      torch::empty({batch, 0, config_.heads, config_.state, config_.head_width()}, options());
+  state.tensors["from"] = torch::empty({batch, 0, config_.heads}, options());
+  return state;
+}
+
+Tensor Chimera::step(const Tensor& x, State& state, Context&) {
+  const Projections p = project(shift_tokens_step(config_, x, state));
+  const std::vector<int32_t> row = past_.row(state.position);
+  Tensor s = p.written.squeeze(1);
+  if (!row.empty()) {
+    const Tensor lengths = state.position - torch::tensor(row);
+    const Tensor steps = p.to + past_.read(state, "from") + edge_steps(lengths);
+    const Tensor a = torch::exp(steps / -3) / static_cast<double>(row.size());  // [B,reads,H]
+    s = s + (a.unsqueeze(-1).unsqueeze(-1) * past_.read(state, "S")).sum(1).to(s.scalar_type());
+  }
+  past_.append(state, {{"S", s}, {"from", p.from.squeeze(1)}});
+  ++state.position;
+  return out_(read_out(p, s.unsqueeze(1)).squeeze(1));
+}
+
+int64_t Chimera::state_bytes(int64_t t) const {
+  const int64_t a_token = config_.width * config_.state + config_.heads;
+  return (past_.held(t) * a_token + token_shift_elements(config_)) * element_size();
+}
+
+MixerEntry chimera_entry() {
+  return {"chimera",
+          "S_i = sum_{j in S_i} A_ij S_j + dt_i B_i x_i^T, y_i = C_i S_i + D x_i",
+          "|S_i|",
+          "state cache(S)",
+          "Lahoti et al. 2025 (arXiv 2510.12111)",
+          [](config::Table& table, const BlockDefaults& defaults) {
+            ChimeraConfig config{read_heads_without_rope(table, defaults)};
+            config.pattern = read_pattern(table, config.pattern, defaults);
+            config.state = table.get_at_least("state", config.state, 1);
+            return std::make_shared<Chimera>(config);
+          }};
+}
+
+}  // namespace hopmix::nn

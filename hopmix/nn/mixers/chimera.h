@@ -1,0 +1,59 @@
+// Chimera (Lahoti et al. 2025, arXiv 2510.12111) on a directed acyclic graph: a state-space model
+// whose states walk along the edges of any pattern, dag(file) among them.
+#pragma once
+
+#include "hopmix/nn/heads.h"
+#include "hopmix/nn/norm.h"
+#include "hopmix/nn/past.h"
+#include "hopmix/nn/registry.h"
+
+namespace hopmix::nn {
+
+struct ChimeraConfig : HeadsConfig {
+  std::string pattern = "k^2+1";
+  int64_t state = 16;  // rows of a head's state
+};
+
+/// z, x, B, C and two step sizes a head are maps of the input; for each head, over the edges j -> i
+/// of the pattern,
+///   S_i = sum_j A_ij S_j + dt_i B_i x_i^T,  y_i = C_i S_i + D x_i,
+///   A_ij = e^{-(dt_i + ds_j + de_ij) / 3} / (number of edges into i),
+/// so that S = (I - A)^{-1} (dt B x^T), the resolvent of the graph; then RMSNorm(y SiLU(z)) and the
+/// output map. dt and ds are softplus(map + bias); de, the paper's step size of an edge, is
+/// softplus of a parameter for each number of bits of i - j, the one feature that edges have here.
+/// Rows of A sum to less than 1: states stay bounded on every graph. B and C are common to all
+/// heads. Step sizes begin log-uniform in [1e-3, 1e-1], and D = 1.
+class Chimera : public Mixer {
+ public:
+  explicit Chimera(const ChimeraConfig& config);
+
+  Tensor forward(const Tensor& x, Context& context) override;
+  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
+  int64_t state_bytes(int64_t t) const override;
+
+ private:
+  struct Projections {
+    Tensor z, x;      // [B,T,width], [B,T,H,D]
+    Tensor read;      // C [B,T,1,state]
+    Tensor written;   // dt B x^T [B,T,H,state,D]
+    Tensor to, from;  // dt, ds [B,T,H]
+  };
+  Projections project(const Tensor& input);
+  /// From the states [B,T,H,state,D].
+  Tensor read_out(const Projections& p, const Tensor& states);
+  /// de of edges of these lengths [n] -> [n,H].
+  Tensor edge_steps(const Tensor& lengths) const;
+
+  ChimeraConfig config_;
+  Past past_;
+  torch::nn::Linear in_{nullptr}, out_{nullptr};
+  std::shared_ptr<RmsNorm> norm_;
+  Tensor bias_, edges_, d_;  // [2,H], [bits,H], [H]
+  int64_t length_ = -1;      // of the texts that these are for
+  Tensor row_ptr_, cols_, targets_, lengths_, shares_;
+};
+
+MixerEntry chimera_entry();
+
+}  // namespace hopmix::nn

@@ -1,0 +1,47 @@
+// Log-linear Mamba-2 and Gated DeltaNet (Guo et al. 2025, arXiv 2506.04761): the layers with a
+// state for each of O(log T) buckets of the past instead of one.
+#pragma once
+
+#include "hopmix/nn/fenwick_state.h"
+#include "hopmix/nn/mixers/deltanet.h"
+#include "hopmix/nn/mixers/mamba2.h"
+
+namespace hopmix::nn {
+
+/// Mamba2 with y_t = sum over levels l of lambda_t^l (C_t S_t^l) + D x_t, S^l the state of what was
+/// written in bucket l, and lambda_t by LevelFactors. Texts have at most 2^(levels - 1) tokens.
+class LogLinearMamba2 : public Mamba2 {
+ public:
+  LogLinearMamba2(const Mamba2Config& config, int64_t levels);
+
+  State initial_state(int64_t batch) const override;
+  int64_t state_bytes(int64_t t) const override;
+
+ protected:
+  Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+               State* state) override;
+
+ private:
+  std::shared_ptr<LevelFactors> factors_;
+};
+
+/// The same of the gated DeltaNet: o_t = sum over l of lambda_t^l S_t^l^T q_t / sqrt(D).
+class LogLinearGatedDeltaNet : public DeltaNet {
+ public:
+  LogLinearGatedDeltaNet(const DeltaNetConfig& config, int64_t levels);
+
+  State initial_state(int64_t batch) const override;
+  int64_t state_bytes(int64_t t) const override;
+
+ protected:
+  Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+               const Tensor& beta, State* state) override;
+
+ private:
+  std::shared_ptr<LevelFactors> factors_;
+};
+
+MixerEntry log_linear_mamba2_entry();
+MixerEntry log_linear_gated_deltanet_entry();
+
+}  // namespace hopmix::nn
