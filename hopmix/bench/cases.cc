@@ -291,6 +291,20 @@ Problem sdpa(const Shape& s, const Case&) {
   return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
 }
 
+constexpr int64_t kSelected = 32;  // positions a token and head
+
+Problem attention_topk(const Shape& s, const Case&) {
+  return {qkv(s),
+          [](Inputs x) { return std::get<0>(ops::attention_topk(x[0], x[1], x[2], kSelected)); }};
+}
+
+Problem attention_by_scores(const Shape& s, const Case&) {
+  return {heads_first(qkv(s)),
+          [hidden = at::ones({s.length, s.length}, at::kBool).triu(1)](Inputs x) {
+            return std::get<0>(topk_by_scores(x[0], x[1], x[2], hidden, kSelected));
+          }};
+}
+
 Problem solve(const Shape& s, const Case&) {
   return {heads_first(qkv_gates(s, 3)), [mask = DenseSolveMask(s.length)](Inputs x) {
             return dense_solve(x[0], x[1], x[2], x[3], x[4], x[5], mask);
@@ -365,6 +379,16 @@ std::vector<Group> groups() {
        sdpa,
        {""},
        {.growth = Growth::kQuadraticTime, .is_peer = true}},
+      {"attention_topk",
+       "causal attention and the 32 best positions of each token",
+       attention_topk,
+       {""},
+       {.growth = Growth::kQuadraticTime}},
+      {"topk_by_scores",
+       "the same by the scores' matrix, softmax and topk of PyTorch",
+       attention_by_scores,
+       {""},
+       {.growth = Growth::kQuadraticMemory, .by_default = false}},
       {kDenseSolve,
        "glr_attention on dense by softmax and solve_triangular of PyTorch",
        solve,

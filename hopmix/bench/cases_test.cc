@@ -7,6 +7,7 @@
 #include <set>
 
 #include "hopmix/base/testing.h"
+#include "hopmix/bench/allocations.h"
 
 namespace hopmix::bench {
 namespace {
@@ -94,6 +95,27 @@ void expect_same(const std::string& ours, const std::string& theirs, int64_t len
 
 TEST(Cases, TheDenseSolveIsTheDenseRecurrence) {
   for (const int64_t length : {1, 2, 65}) expect_same("glr_attention dense", "dense_solve", length);
+}
+
+TEST(Cases, SelectionIsAttentionWithAndWithoutAMatrixOfScores) {
+  for (const int64_t length : {1, 20, 150}) {
+    for (const char* peer : {"sdpa", "topk_by_scores"}) expect_same("attention_topk", peer, length);
+  }
+}
+
+// Packed keys and values, o and the indices, never scores: 65536 tokens have 2^32 of them.
+TEST(Cases, MemoryOfTheSelectionGrowsWithTokens) {
+  const Shape shape{.batch = 1, .heads = 1, .width = 16, .length = 1 << 16};
+  const Problem problem = make_problem(find("attention_topk"), shape, at::kFloat);
+  const auto run = [&] {
+    const at::NoGradGuard none;
+    return problem.forward(problem.inputs);
+  };
+  const std::optional<int64_t> used = peak_allocated([&] { run(); });
+  if (!used) GTEST_SKIP() << "malloc does not count here";
+  const int64_t outputs = shape.length * (16 + 32) * 4, packed = shape.length * (16 + 16) * 4;
+  EXPECT_GE(*used, outputs + packed);
+  EXPECT_LE(*used, outputs + packed + (int64_t{2} << 20));
 }
 
 TEST(Cases, TheEagerChunksAreTheOperators) {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -38,6 +39,15 @@ struct UnitSolve : public Function<UnitSolve> {
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   return at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
                                           /*is_causal=*/true);
+}
+
+std::tuple<Tensor, Tensor> topk_by_scores(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const Tensor& hidden, int64_t kappa) {
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  const Tensor scores =
+      at::matmul(q * scale, k.mT()).masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  const Tensor best = std::get<1>(at::topk(scores.detach(), std::min(kappa, k.size(-2)), -1));
+  return {at::matmul(at::softmax(scores, -1), v), best};
 }
 
 DenseSolveMask::DenseSolveMask(int64_t length)

@@ -4,12 +4,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tuple>
+
 namespace hopmix::bench {
 
 using at::Tensor;
 
 /// Causal softmax attention, fused.
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v);
+
+/// The same with the kappa best positions of each token, by a matrix of T by T; hidden [T,T] is
+/// true at j > i. -> (o, indices int64 [B,H,T,kappa]).
+std::tuple<Tensor, Tensor> topk_by_scores(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const Tensor& hidden, int64_t kappa);
 
 /// What a layer of one length keeps.
 struct DenseSolveMask {

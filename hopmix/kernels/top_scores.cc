@@ -1,7 +1,6 @@
 #include "hopmix/kernels/top_scores.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "hopmix/kernels/top_scores_loops.h"
@@ -28,7 +27,7 @@ template <typename A>
 void TopScores<A>::clear() {
   for (Candidates<A>& row : rows_) {
     row.count = 0;
-    row.threshold = std::numeric_limits<A>::quiet_NaN();
+    row.threshold = std::numeric_limits<ScoreKey<A>>::min();
     row.open_block = -1;
   }
 }

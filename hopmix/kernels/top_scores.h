@@ -25,9 +25,9 @@ template <typename A>
 struct Candidates {
   ScoreKey<A>*keys, *columns;
   int64_t count;
-  A threshold;         // what does not beat it is not among the best; NaN is beaten by all
-  A open;              // the best so far of a block that goes on in the next tile ...
-  int64_t open_block;  // ... and its number, or -1
+  ScoreKey<A> threshold;  // of the kappa-th best when it was looked up, or the least
+  A open;                 // the best so far of a block that goes on in the next tile ...
+  int64_t open_block;     // ... and its number, or -1
 };
 
 struct TopShape {

@@ -74,9 +74,9 @@ void tighten(int64_t kappa, Candidates<A>& row) {
   for (int64_t c = 0; c < row.count; c += kLanes<A>) {
     most = hn::Max(most, hn::LoadU(d, row.keys + c));
   }
-  // The kappa-th best key is the largest that at least kappa reach: by bisection, or until one
-  // divides the best from the rest.
-  Key low = kLeast<A>, high = hn::GetLane(hn::MaxOfLanes(d, most));
+  // The kappa-th best key is the largest that at least kappa reach, as all do the last one. By
+  // bisection, or until one divides the best from the rest.
+  Key low = row.threshold, high = hn::GetLane(hn::MaxOfLanes(d, most));
   int64_t reached = row.count;
   while (low < high && reached != kappa) {
     const Unsigned gap = static_cast<Unsigned>(high) - static_cast<Unsigned>(low);
@@ -114,10 +114,11 @@ void tighten(int64_t kappa, Candidates<A>& row) {
     }
   }
   row.count = kappa;
-  row.threshold = score_of<A>(low);
+  row.threshold = low;
 }
 
-/// Takes in n scores of columns (or blocks) `first` and on.
+/// Takes in n scores of columns (or blocks) `first` and on. No score is at most NaN, so where there
+/// is no threshold all get in.
 template <typename A>
 HWY_INLINE void offer_scores(const A* scores, int64_t n, int64_t first, const TopShape& shape,
                              int64_t capacity, Candidates<A>& row) {
@@ -125,7 +126,7 @@ HWY_INLINE void offer_scores(const A* scores, int64_t n, int64_t first, const To
   const KeyTag<A> dk;
   for (int64_t begin = 0; begin < n; begin += TopShape::kGroup) {
     const int64_t end = std::min(n, begin + TopShape::kGroup);
-    auto limit = hn::Set(d, row.threshold);
+    auto limit = hn::Set(d, score_of<A>(row.threshold));
     auto any = hn::FirstN(d, 0);
     for (int64_t c = begin; c < end; c += kLanes<A>) {
       any = hn::Or(any, hn::Not(hn::Le(hn::LoadU(d, scores + c), limit)));
@@ -133,7 +134,7 @@ HWY_INLINE void offer_scores(const A* scores, int64_t n, int64_t first, const To
     if (hn::AllFalse(d, any)) continue;
     if (row.count + TopShape::kGroup > capacity) {
       tighten(shape.kappa, row);
-      limit = hn::Set(d, row.threshold);
+      limit = hn::Set(d, score_of<A>(row.threshold));
     }
     int64_t to = row.count;
     auto columns = hn::Iota(dk, static_cast<ScoreKey<A>>(first + begin));

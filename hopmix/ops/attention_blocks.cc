@@ -13,7 +13,7 @@ AttentionBlocks<T, O, Products>::AttentionBlocks(const MatrixView<T>& k, const M
     : rows_(padded(k.rows)),
       keys_(padded(k.cols)),
       values_(padded(std::max<int64_t>(v.cols, 1))),
-      panel_(std::min<int64_t>(256, rows_)),
+      panel_(std::clamp<int64_t>(rows_, kernels::kTileLanes, 256)),
       factor_(static_cast<A>(std::abs(scale) * 1.44269504088896340736)),
       sign_(static_cast<A>((scale > 0) - (scale < 0))),
       columns_((rows_ + panel_ - 1) / panel_ * panel_ * keys_),

@@ -8,6 +8,7 @@ import delta
 import log_linear
 import outer
 import retrieval
+import topk
 from operators import NAMES, arguments, call, inputs, ops, output_width, outputs, rand, with_gradients
 
 
@@ -74,6 +75,19 @@ def operator_calls():
             yield mark, getattr(ops, name).default, (*leaves, *rest, cu), {}
             yield "_" + mark, inner.default, (*tensors, *rest, cu), {}
             yield mark + "_backward", backward.default, (y, kept, *tensors, *rest, cu, needs), {}
+    for packed in (False, True):
+        for dtype in (torch.float64, torch.bfloat16):
+            cu, mark = bounds if packed else None, f"-{dtype}" + ("-packed" if packed else "")
+            tensors = topk.attention_inputs(B=1 if packed else 2, T=9, dtype=dtype)
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            for block in (1, 4):
+                rest = (3, 0.7, False, cu, block)
+                yield f"attention_topk{mark}-{block}", ops.attention_topk.default, (*leaves, *rest), {}
+            yield "_attention_topk" + mark, ops._attention_topk.default, (*tensors, *rest), {}
+            o, _, mix, lse = ops._attention_topk(*tensors, *rest)
+            yield "attention_topk_backward" + mark, ops.attention_topk_backward.default, (
+                o, mix if dtype == torch.bfloat16 else o, lse, *tensors, 0.7, cu, [True, False, True],
+            ), {}  # fmt: skip
     for name in delta.NAMES:
         for packed in (False, True):
             tensors = delta.delta_inputs(name, B=1 if packed else 2, T=9, N=3 if packed else 2)
