@@ -9,6 +9,7 @@
 #include "hopmix/tasks/mqar.h"
 #include "hopmix/tasks/permutation.h"
 #include "hopmix/tasks/recall.h"
+#include "hopmix/tasks/text.h"
 
 namespace hopmix::tasks {
 namespace {
@@ -29,6 +30,7 @@ std::vector<TaskEntry> entries() {
       permutation_entry(),
       induction_entry(),
       entity_tracking_entry(),
+      text_entry(),
   };
 }
 
