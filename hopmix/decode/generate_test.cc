@@ -85,16 +85,16 @@ TEST(Generate, TheSameSeedSaysTheSame) {
 
 TEST(Generate, StopsAcrossTokens) {
   const auto model = model_that_says("ab");
-  const Generation free = go(*model, "x", {.tokens = 200, .seed = 1});
-  ASSERT_EQ(free.text.size(), 200u);
-  const Generation made = go(*model, "x", {.tokens = 200, .seed = 1, .stops = {"abba", "bbbb"}});
+  const Generation free = go(*model, "x", {.tokens = 100, .seed = 1});
+  ASSERT_EQ(free.text.size(), 100u);
+  const Generation made = go(*model, "x", {.tokens = 100, .seed = 1, .stops = {"abba", "bbbb"}});
   const size_t end = std::min(free.text.find("abba"), free.text.find("bbbb"));
   EXPECT_TRUE(made.stopped);
   EXPECT_EQ(made.text, free.text.substr(0, end));
   EXPECT_EQ(made.tokens, static_cast<int64_t>(end) + 4) << "no token after the stop";
   // What was held back for a stop that never came is shown.
   const Generation late =
-      go(*model, "x", {.tokens = 200, .seed = 1, .stops = {std::string(300, 'a')}});
+      go(*model, "x", {.tokens = 100, .seed = 1, .stops = {std::string(150, 'a')}});
   EXPECT_EQ(late.text, free.text);
   EXPECT_FALSE(late.stopped);
 }

@@ -86,7 +86,7 @@ TEST_F(DocumentsTest, BytesAreReadWhereTheyLie) {
 }
 
 TEST_F(DocumentsTest, SubwordsAreKept) {
-  const std::string text = made_up_text(30000);  // over a piece of what is encoded at once
+  const std::string text = made_up_text(40000);  // over a piece of what is encoded at once
   ASSERT_GT(text.size(), size_t{1} << 20);
   const Document document{write("x", text), 10, text.size() - 10};
   const Tokenizer tokenizer(

