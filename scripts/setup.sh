@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 packages=(cmake ninja-build g++ ccache python3-venv libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-          libmuparser-dev libhwy-dev coinor-libclp-dev libgtest-dev libbenchmark-dev gnuplot-nox graphviz)
+          libmuparser-dev libhwy-dev coinor-libclp-dev libgtest-dev libbenchmark-dev libsentencepiece-dev gnuplot-nox graphviz)
 
 install_debian_packages() {
   command -v dpkg-query >/dev/null || {

@@ -13,6 +13,8 @@ void add_capacity(CLI::App& app);
 void add_mixers(CLI::App& app);
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_info(CLI::App& app);

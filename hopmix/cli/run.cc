@@ -44,6 +44,8 @@ int run(int argc, const char* const* argv) {
   add_mixers(app);
   add_train(app);
   add_eval(app);
+  add_generate(app);
+  add_tokenizer(app);
   add_reproduce(app);
   add_bench(app);
   add_info(app);

@@ -10,6 +10,7 @@
 #include "hopmix/tasks/mqar.h"
 #include "hopmix/tasks/permutation.h"
 #include "hopmix/tasks/recall.h"
+#include "hopmix/tasks/text.h"
 
 namespace hopmix::tasks {
 namespace {
@@ -31,6 +32,7 @@ std::vector<TaskEntry> entries() {
       induction_entry(),
       entity_tracking_entry(),
       function_composition_entry(),
+      text_entry(),
   };
 }
 

@@ -1,11 +1,11 @@
-// Synthetic tasks: seeded sources of batches that ask one thing of a sequence model
-// (docs/tasks.md).
+// Tasks: seeded sources of batches that ask one thing of a sequence model (docs/tasks.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,6 +46,12 @@ struct Task {
   /// A batch of at least one sequence. Row r depends on (seed, r) alone: not on the batch size, the
   /// number of threads or the machine. Throws Error for batch < 1.
   std::function<Batch(int64_t batch, uint64_t seed)> sample;
+
+  // Of a text:
+  /// Batches of what `sample` never draws from, to evaluate on; none where every batch is fresh.
+  std::function<Batch(int64_t batch, uint64_t seed)> sample_held_out = {};
+  double bytes_per_token = 0;                     // of the held-out text; 0 for other tasks
+  std::map<std::string, std::string> files = {};  // that a run keeps beside its config, by name
 };
 
 /// A key of a task's table, for listings.

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 
+#include "hopmix/base/files.h"
 #include "hopmix/base/testing.h"
 #include "hopmix/tasks/copy.h"
 #include "hopmix/tasks/entity_tracking.h"
@@ -28,11 +32,30 @@ Task task_of(const std::string& toml) {
   return make_task(table);
 }
 
+// What a config must say of a task: its name, and of a text where it is.
+toml::table least_document(const std::string& name) {
+  toml::table document{{"name", name}};
+  if (name == "text") {
+    static const std::string path = [] {
+      std::string bytes;
+      Rng rng(1);
+      for (int i = 0; i < 20000; ++i) bytes += static_cast<char>(rng.below(256));
+      const auto file = std::filesystem::temp_directory_path() /
+                        ("hopmix-task-test-" + std::to_string(getpid()) + ".txt");
+      write_file(file, bytes);
+      std::atexit([] { std::filesystem::remove(path); });
+      return file.string();
+    }();
+    document.insert("path", path);
+  }
+  return document;
+}
+
 // Every task by default, and the sizes at the edges.
 std::vector<Task> examples() {
   std::vector<Task> result;
   for (const TaskInfo& info : tasks()) {
-    toml::table document{{"name", info.name}};
+    toml::table document = least_document(info.name);
     config::Table table(document);
     result.push_back(make_task(table));
   }
@@ -188,7 +211,7 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
     EXPECT_FALSE(info.description.empty());
     EXPECT_EQ(info.description.find('\n'), std::string::npos);
     // Exactly the keys listed are read, each with a default that is written back.
-    toml::table document{{"name", info.name}};
+    toml::table document = least_document(info.name);
     config::Table table(document);
     EXPECT_EQ(make_task(table).name, info.name);
     EXPECT_EQ(document.size(), info.keys.size() + 1) << info.name;
@@ -198,7 +221,7 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
     }
     // What was written back makes the same task.
     config::Table resolved(document);
-    toml::table bare{{"name", info.name}};
+    toml::table bare = least_document(info.name);
     config::Table defaults(bare);
     EXPECT_TRUE(same(make_task(resolved).sample(3, 5), make_task(defaults).sample(3, 5)));
   }
@@ -206,7 +229,7 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
             (std::vector<std::string>{
                 "copy", "associative_recall", "multi_hop_recall", "mqar", "in_context_recall",
                 "fuzzy_recall", "noisy_recall", "selective_copying", "compression", "memorization",
-                "permutation", "induction", "entity_tracking", "function_composition"}));
+                "permutation", "induction", "entity_tracking", "function_composition", "text"}));
 }
 
 TEST(Registry, ReadsEveryKey) {
@@ -371,6 +394,9 @@ TEST(Registry, Errors) {
        "twice"},
       {"name = 'entity_tracking'\nobjects = 20",
        "task.objects = 20: must be from 21 to 16777216, from boxes times max_items"},
+      {"name = 'text'", "task.path is missing: must be a string"},
+      {"name = 'text'\npath = '/'\nvalid_fraction = 1.0",
+       "task.valid_fraction = 1: must be above 0 and below 1"},
       {"name = 'entity_tracking'\nqueries = 8",
        "task.queries = 8: must be from 1 to 7, the number of boxes"},
       {"name = 'function_composition'\nfunctions = 1",

@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <map>
 #include <sstream>
 
 #include "hopmix/base/files.h"
@@ -71,6 +70,17 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
       first_difference(config::parse_file(config), resolved, config.string(), "this config");
   if (!difference.empty()) throw Error("cannot resume, the config differs: " + difference);
   return lock;
+}
+
+void keep_files(const path& run, const std::map<std::string, std::string>& files) {
+  for (const auto& [name, bytes] : files) {
+    if (!std::filesystem::exists(run / name)) {
+      write_file(run / name, bytes);
+    } else if (read_file(run / name) != bytes) {
+      throw Error("cannot resume, '" + (run / name).string() +
+                  "' is not what this config names: it changed since the run began");
+    }
+  }
 }
 
 std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,

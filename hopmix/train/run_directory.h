@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -26,6 +27,10 @@ class RunLock {
 /// Locks the run directory, then makes its config.toml, or checks that the one there is of this
 /// resolved config and may be gone on with. Throws Error.
 RunLock open_run(const std::filesystem::path& run, const toml::table& resolved, bool resume);
+
+/// Writes the files that are not there yet, by name. Throws Error if one that is there differs: the
+/// run was begun with another.
+void keep_files(const std::filesystem::path& run, const std::map<std::string, std::string>& files);
 
 /// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if there is none.
 std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,

@@ -4,6 +4,7 @@
 #include "hopmix/nn/torch.h"
 
 #include <map>
+#include <numbers>
 
 #include "hopmix/tasks/task.h"
 
@@ -22,7 +23,9 @@ struct Score {
   Count all;
   std::map<int64_t, Count> slices;  // by slice (depth, ...), where the task has any
   double loss_sum = 0;              // over asked tokens, in nats
+  double bytes = 0;                 // of text that the asked tokens stand for; 0 without text
   double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
+  double bits_per_byte() const { return bytes > 0 ? loss_sum / std::numbers::ln2 / bytes : 0.0; }
 };
 
 /// Where a batch asks (target != kNoTarget): int64 [n], positions of the flattened targets. Only

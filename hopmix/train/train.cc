@@ -97,18 +97,21 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
 
 Score evaluate(Experiment& e) {
   const torch::NoGradGuard no_grad;
+  const auto& sample = e.task.sample_held_out ? e.task.sample_held_out : e.task.sample;
   Score score;
   for (int64_t i = 0; i < e.train.eval_batches; ++i) {
-    const tasks::Batch batch = e.task.sample(e.train.batch, batch_seed(e.seed, "eval", i));
+    const tasks::Batch batch = sample(e.train.batch, batch_seed(e.seed, "eval", i));
     const torch::Tensor rows = asked_rows(batch);
     add_batch(run_model(e, batch.tokens, rows), batch, rows, score);
   }
+  score.bytes = static_cast<double>(score.all.asked) * e.task.bytes_per_token;
   return score;
 }
 
 nlohmann::json to_json(const Score& score, const std::string& slice_name) {
   nlohmann::json json = {
       {"loss", score.loss()}, {"accuracy", score.all.percent()}, {"asked", score.all.asked}};
+  if (score.bytes > 0) json["bits_per_byte"] = score.bits_per_byte();
   for (const auto& [slice, count] : score.slices) {
     json["slices"][slice_name + " " + std::to_string(slice)] = count.percent();
   }
@@ -117,6 +120,7 @@ nlohmann::json to_json(const Score& score, const std::string& slice_name) {
 
 TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
   const RunLock lock = open_run(run, e.config, resume);
+  keep_files(run, e.task.files);
   if (e.threads > 0) at::set_num_threads(static_cast<int>(e.threads));
   const auto optimizer = make_optimizer(*e.model, e.train);
   const bool has_checkpoint = std::filesystem::exists(run / "state.json");

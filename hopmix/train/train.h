@@ -38,10 +38,11 @@ struct StepResult {
 /// "optimizer". Throws Error if the gradient is not finite.
 StepResult train_step(Experiment& experiment, torch::optim::AdamW& optimizer, int64_t step);
 
-/// Accuracy on `train.eval_batches` fresh batches, whose seeds no training batch has.
+/// Accuracy on `train.eval_batches` fresh batches, whose seeds no training batch has; of a text, on
+/// what is held out.
 Score evaluate(Experiment& experiment);
 
-/// {"loss", "accuracy", "slices": {"depth 0": 99.1, ...}}, in percent.
+/// {"loss", "accuracy", "slices": {"depth 0": 99.1, ...}}, in percent; "bits_per_byte" of a text.
 nlohmann::json to_json(const Score& score, const std::string& slice_name);
 
 }  // namespace hopmix::train

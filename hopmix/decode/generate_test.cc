@@ -1,0 +1,138 @@
+#include "hopmix/decode/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "hopmix/base/testing.h"
+#include "hopmix/decode/utf8_stream.h"
+
+namespace hopmix::decode {
+namespace {
+
+std::shared_ptr<nn::LanguageModel> model_of(const std::string& positions = "rope",
+                                            int64_t length = 64) {
+  torch::manual_seed(7);
+  toml::table document = config::parse(
+      "width = 16\npositions = '" + positions +
+          "'\nblocks = [{mixer = 'glr', pattern = 'cached(k^2+1)'}, {mixer = 'local_attention', "
+          "window = 5}]",
+      "test");
+  config::Table table(document);
+  return nn::make_model(table, 256, length);
+}
+
+// A model that says each of `bytes` alike, whatever it read.
+std::shared_ptr<nn::LanguageModel> model_that_says(const std::string& bytes) {
+  const auto model = model_of();
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : model->parameters()) parameter.zero_();
+  torch::Tensor bias = model->named_parameters()["head.bias"];
+  bias.fill_(-1e4);
+  for (const char byte : bytes) bias[static_cast<unsigned char>(byte)] = 0;
+  return model;
+}
+
+Generation go(nn::LanguageModel& model, const std::string& prompt, const GenerateConfig& config) {
+  std::string shown;
+  const Generation made =
+      generate(model, text::Tokenizer(), prompt, config, [&](std::string_view piece) {
+        EXPECT_FALSE(piece.empty());
+        EXPECT_FALSE(first_bad_utf8(piece)) << "a piece is whole characters";
+        shown += piece;
+      });
+  EXPECT_EQ(shown, made.text);
+  return made;
+}
+
+// The definition: the whole sequence through the model for each token.
+TEST(Generate, GreedyIsTheMostProbableTokenOfAForwardPass) {
+  const auto model = model_of();
+  const std::string prompt = "To be";
+  const torch::NoGradGuard no_grad;
+  std::vector<int64_t> tokens = text::Tokenizer().encode(prompt);
+  for (int i = 0; i < 40; ++i) {
+    const torch::Tensor logits = model->forward(torch::tensor(tokens, torch::kLong).unsqueeze(0));
+    tokens.push_back(logits[0][-1].argmax().item<int64_t>());
+  }
+  Utf8Stream characters;
+  std::string expected = characters.push(text::Tokenizer().decode(tokens)) + characters.finish();
+  const Generation made = go(*model, prompt, {.tokens = 40, .sampling = {.temperature = 0}});
+  EXPECT_EQ(prompt + made.text, expected);
+  EXPECT_EQ(made.prompt_tokens, 5);
+  EXPECT_EQ(made.tokens, 40);
+  EXPECT_FALSE(made.stopped);
+  EXPECT_EQ(made.state_bytes, model->state_bytes(44)) << "the last token is not read";
+}
+
+TEST(Prefill, IsTheForwardPassAndItsState) {
+  const auto model = model_of();
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor tokens = torch::randint(256, {3, 20}, torch::kLong);
+  nn::ModelState state = model->initial_state(3);
+  const torch::Tensor first = prefill(*model, tokens.slice(1, 0, 12), state);
+  EXPECT_EQ(state.position(), 12);
+  const torch::Tensor last = prefill(*model, tokens.slice(1, 12, 20), state);
+  const torch::Tensor logits = model->forward(tokens);
+  EXPECT_LT((first - logits.select(1, 11)).abs().max().item<float>(), 1e-4);
+  EXPECT_LT((last - logits.select(1, 19)).abs().max().item<float>(), 1e-4);
+}
+
+TEST(Generate, TheSameSeedSaysTheSame) {
+  const auto model = model_of();
+  const std::string text = go(*model, "x", {.tokens = 50, .seed = 3}).text;
+  EXPECT_EQ(go(*model, "x", {.tokens = 50, .seed = 3}).text, text);
+  EXPECT_NE(go(*model, "x", {.tokens = 50, .seed = 4}).text, text);
+}
+
+TEST(Generate, StopsAcrossTokens) {
+  const auto model = model_that_says("ab");
+  const Generation free = go(*model, "x", {.tokens = 100, .seed = 1});
+  ASSERT_EQ(free.text.size(), 100u);
+  const Generation made = go(*model, "x", {.tokens = 100, .seed = 1, .stops = {"abba", "bbbb"}});
+  const size_t end = std::min(free.text.find("abba"), free.text.find("bbbb"));
+  EXPECT_TRUE(made.stopped);
+  EXPECT_EQ(made.text, free.text.substr(0, end));
+  EXPECT_EQ(made.tokens, static_cast<int64_t>(end) + 4) << "no token after the stop";
+  // What was held back for a stop that never came is shown.
+  const Generation late =
+      go(*model, "x", {.tokens = 100, .seed = 1, .stops = {std::string(150, 'a')}});
+  EXPECT_EQ(late.text, free.text);
+  EXPECT_FALSE(late.stopped);
+}
+
+TEST(Generate, BytesThatAreNoTextAreReplaced) {
+  EXPECT_EQ(go(*model_that_says("\xff"), "x", {.tokens = 3}).text, "\uFFFD\uFFFD\uFFFD");
+  // Begun and never completed: one for each, the last when nothing more comes.
+  EXPECT_EQ(go(*model_that_says("\xe6"), "x", {.tokens = 2}).text, "\uFFFD\uFFFD");
+}
+
+TEST(Generate, AStopMayBeSeveralBytesOfACharacter) {
+  const Generation made = go(*model_that_says("\xc3\xa9"), "x", {.tokens = 500, .stops = {"éé"}});
+  EXPECT_TRUE(made.stopped);
+  EXPECT_EQ(made.text.find("éé"), std::string::npos);
+}
+
+TEST(Generate, FitsAPositionTableToItsLastRow) {
+  const auto model = model_of("learned", 10);
+  EXPECT_EQ(go(*model, "1234", {.tokens = 7}).tokens, 7);
+  EXPECT_EQ(error_of([&] { go(*model, "1234", {.tokens = 8}); }),
+            "tokens = 8: must be at most 7 after a prompt of 4: the model's table of learned "
+            "positions holds 10 (model.max_length)");
+  EXPECT_EQ(go(*model, "1234567890", {.tokens = 1}).tokens, 1);
+  EXPECT_EQ(error_of([&] { go(*model, "12345678901", {.tokens = 1}); }),
+            "prompt: has 11 tokens, and the model's table of learned positions holds 10 "
+            "(model.max_length)");
+  EXPECT_EQ(go(*model_of("none", 10), "1234", {.tokens = 30}).tokens, 30);
+}
+
+TEST(Generate, Errors) {
+  const auto model = model_of();
+  EXPECT_EQ(error_of([&] { go(*model, "", {}); }), "prompt = '': must hold at least one token");
+  EXPECT_EQ(error_of([&] { go(*model, "caf\xe9", {}); }),
+            "prompt: must be UTF-8, which byte 3 is not");
+  EXPECT_EQ(error_of([&] { go(*model, "x", {.tokens = 0}); }), "tokens = 0: must be at least 1");
+  EXPECT_EQ(error_of([&] { go(*model, "x", {.sampling = {.top_p = 2}}); }),
+            "top_p = 2: must be above 0 and at most 1");
+}
+
+}  // namespace
+}  // namespace hopmix::decode

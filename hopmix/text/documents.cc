@@ -1,0 +1,200 @@
+#include "hopmix/text/documents.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "hopmix/base/error.h"
+#include "hopmix/base/files.h"
+#include "hopmix/base/mix_bits.h"
+
+namespace hopmix::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+std::string_view bytes_of(const MappedFile& file, const Document& document) {
+  return file.bytes().substr(document.begin, document.size());
+}
+
+// Where to cut `text`, wanted at byte `at`.
+size_t cut_near(std::string_view text, size_t at) {
+  const size_t line = text.find('\n', at);
+  if (line != std::string_view::npos && line + 1 < text.size()) return line + 1;
+  const auto inside = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+  while (at < text.size() && inside(text[at])) ++at;
+  return at;
+}
+
+// ---- The cache of subword tokens: a header, then the tokens
+// ----------------------------------------
+
+struct Header {
+  char magic[8] = {'h', 'o', 'p', 'm', 'i', 'x', 'T', '1'};
+  int64_t width = 0;  // bytes a token
+};
+
+uint64_t hash(std::string_view bytes, uint64_t h) {
+  for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof h))) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
+    h = mix_bits((h ^ word) + kGoldenStep);
+  }
+  return mix_bits(h + kGoldenStep);
+}
+
+fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs::path& cache) {
+  const fs::path file = fs::canonical(document.file);
+  const auto changed = fs::last_write_time(file).time_since_epoch().count();
+  uint64_t h = hash(file.string(), 0);
+  for (const auto number : {static_cast<uint64_t>(changed), uint64_t{fs::file_size(file)},
+                            uint64_t{document.begin}, uint64_t{document.end}}) {
+    h = mix_bits((h ^ number) + kGoldenStep);
+  }
+  char name[32];
+  std::snprintf(name, sizeof name, "-%016llx.tokens",
+                static_cast<unsigned long long>(hash(tokenizer.model(), h)));
+  return cache / (file.stem().string() + name);
+}
+
+// The width of the tokens in `file`; 0 if it is no such file.
+int64_t width_in(const MappedFile& file) {
+  Header header;
+  const std::string_view bytes = file.bytes();
+  if (bytes.size() < sizeof header || std::memcmp(bytes.data(), header.magic, 8) != 0) return 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const bool known = header.width == 2 || header.width == 4;
+  const size_t rest = bytes.size() - sizeof header;
+  return known && rest % static_cast<size_t>(header.width) == 0 ? header.width : 0;
+}
+
+template <typename Int>
+void write_tokens(const std::vector<int64_t>& tokens, const Sink& sink) {
+  const std::vector<Int> narrow(tokens.begin(), tokens.end());
+  sink(narrow.data(), narrow.size() * sizeof(Int));
+}
+
+// Text goes through the model in pieces that end at a line, so that memory stays bounded.
+void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::path& entry) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const MappedFile file(document.file);
+  Header header;
+  header.width = tokenizer.vocabulary() <= (1 << 16) ? 2 : 4;
+  // Several that make the same entry at once write apart; the last rename stands.
+  static std::atomic<int> count = 0;
+  const fs::path made =
+      entry.string() + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
+  write_file(made, [&](const Sink& sink) {
+    sink(&header, sizeof header);
+    for (std::string_view rest = bytes_of(file, document); !rest.empty();) {
+      const size_t end = rest.size() <= kPiece ? rest.size() : cut_near(rest, kPiece);
+      const std::vector<int64_t> tokens = tokenizer.encode(rest.substr(0, end));
+      header.width == 2 ? write_tokens<uint16_t>(tokens, sink)
+                        : write_tokens<uint32_t>(tokens, sink);
+      rest.remove_prefix(end);
+    }
+  });
+  fs::rename(made, entry);
+}
+
+template <typename Int>
+void widen(const char* from, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    Int token;
+    std::memcpy(&token, from + i * sizeof token, sizeof token);
+    out[i] = token;
+  }
+}
+
+}  // namespace
+
+std::vector<Document> list_documents(const fs::path& path, const std::string& where) {
+  const std::string named = where + " = '" + path.string() + "': ";
+  if (!fs::exists(path)) throw Error(named + "must be a file or a folder of text; there is none");
+  std::vector<Document> documents;
+  if (!fs::is_directory(path)) {
+    documents.push_back({path, 0, MappedFile(path).bytes().size()});
+  } else {
+    for (auto entry = fs::recursive_directory_iterator(path); entry != fs::end(entry); ++entry) {
+      if (hidden(entry->path())) {
+        entry.disable_recursion_pending();
+      } else if (entry->is_regular_file()) {
+        documents.push_back({entry->path(), 0, static_cast<size_t>(entry->file_size())});
+      }
+    }
+  }
+  std::erase_if(documents, [](const Document& document) { return document.size() == 0; });
+  if (documents.empty()) throw Error(named + "must hold text; it is empty");
+  std::sort(documents.begin(), documents.end(),
+            [](const Document& a, const Document& b) { return a.file < b.file; });
+  return documents;
+}
+
+size_t total_size(const std::vector<Document>& documents) {
+  size_t total = 0;
+  for (const Document& document : documents) total += document.size();
+  return total;
+}
+
+std::pair<std::vector<Document>, std::vector<Document>> hold_out(
+    const std::vector<Document>& documents, double fraction) {
+  if (documents.size() == 1) {
+    const Document& whole = documents[0];
+    const MappedFile file(whole.file);
+    const double kept = static_cast<double>(whole.size()) * (1 - fraction);
+    const size_t cut = whole.begin + cut_near(bytes_of(file, whole), static_cast<size_t>(kept));
+    return {{{whole.file, whole.begin, cut}}, {{whole.file, cut, whole.end}}};
+  }
+  const double wanted = static_cast<double>(total_size(documents)) * fraction;
+  auto first = documents.end();
+  double held = 0;
+  while (first == documents.end() || (held < wanted && first != documents.begin() + 1)) {
+    held += static_cast<double>((--first)->size());
+  }
+  return {{documents.begin(), first}, {first, documents.end()}};
+}
+
+void Tokens::copy(int64_t begin, std::span<int64_t> out) const {
+  const char* from =
+      file_.bytes().data() + offset_ + static_cast<size_t>(begin) * static_cast<size_t>(width_);
+  if (width_ == 1) widen<uint8_t>(from, out);
+  if (width_ == 2) widen<uint16_t>(from, out);
+  if (width_ == 4) widen<uint32_t>(from, out);
+}
+
+Tokens open_tokens(const Document& document, const Tokenizer& tokenizer, const fs::path& cache) {
+  if (tokenizer.is_bytes()) {
+    return Tokens(MappedFile(document.file), document.begin, 1,
+                  static_cast<int64_t>(document.size()));
+  }
+  const fs::path entry = entry_of(document, tokenizer, cache);
+  std::error_code error;
+  fs::create_directories(cache, error);
+  if (error) throw Error("cannot make '" + cache.string() + "': " + error.message());
+  if (!fs::exists(entry) || width_in(MappedFile(entry)) == 0) {
+    make_entry(document, tokenizer, entry);
+  }
+  const MappedFile file(entry);
+  const int64_t width = width_in(file);
+  if (width == 0) throw Error("cannot read '" + entry.string() + "': it holds no tokens");
+  const int64_t rest = static_cast<int64_t>(file.bytes().size() - sizeof(Header));
+  return Tokens(file, sizeof(Header), static_cast<int>(width), rest / width);
+}
+
+fs::path default_cache() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
+    return fs::path(cache) / "hopmix";
+  }
+  if (const char* home = std::getenv("HOME"); home && *home) {
+    return fs::path(home) / ".cache" / "hopmix";
+  }
+  return fs::temp_directory_path() / "hopmix";
+}
+
+}  // namespace hopmix::text

@@ -1,0 +1,160 @@
+#include "hopmix/text/documents.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "hopmix/base/testing.h"
+#include "hopmix/text/testing.h"
+#include "hopmix/text/tokenizer_training.h"
+
+namespace hopmix::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+using DocumentsTest = FolderTest;
+
+std::vector<std::string> names(const std::vector<Document>& documents) {
+  std::vector<std::string> result;
+  for (const Document& document : documents) result.push_back(document.file.filename());
+  return result;
+}
+
+std::string text_of(const Document& document) {
+  return read_file(document.file).substr(document.begin, document.size());
+}
+
+std::vector<int64_t> all(const Tokens& tokens) {
+  std::vector<int64_t> out(static_cast<size_t>(tokens.size()));
+  tokens.copy(0, out);
+  return out;
+}
+
+TEST_F(DocumentsTest, FilesBelowAFolderByPath) {
+  for (const char* name : {"b.txt", "a/2", "a/10", "c", ".hidden", ".git/x"}) write(name, name);
+  write("empty", "");
+  const std::vector<Document> found = list_documents(folder_, "path");
+  EXPECT_EQ(names(found), (std::vector<std::string>{"10", "2", "b.txt", "c"}));
+  EXPECT_EQ(text_of(found[0]), "a/10");
+  EXPECT_EQ(total_size(found), 4u + 3 + 5 + 1);
+  EXPECT_EQ(names(list_documents(folder_ / ".hidden", "path")),
+            std::vector<std::string>{".hidden"});
+}
+
+TEST_F(DocumentsTest, ErrorsNameTheKey) {
+  const std::string none = (folder_ / "none").string();
+  EXPECT_EQ(error_of([&] { list_documents(none, "task.path"); }),
+            "task.path = '" + none + "': must be a file or a folder of text; there is none");
+  for (const fs::path& path : {folder_, write("empty", "")}) {
+    EXPECT_EQ(error_of([&] { list_documents(path, "task.path"); }),
+              "task.path = '" + path.string() + "': must hold text; it is empty");
+  }
+}
+
+TEST_F(DocumentsTest, HoldsOutWholeDocumentsFromTheEnd) {
+  for (const char* name : {"a", "b", "c", "d"}) write(name, std::string(100, 'x'));
+  const std::vector<Document> documents = list_documents(folder_, "path");
+  for (const auto& [fraction, held] : std::vector<std::pair<double, size_t>>{
+           {0.001, 1}, {0.25, 1}, {0.26, 2}, {0.5, 2}, {0.75, 3}, {0.99, 3}}) {
+    const auto [kept, held_out] = hold_out(documents, fraction);
+    EXPECT_EQ(held_out.size(), held) << fraction;
+    EXPECT_EQ(kept.size(), 4 - held);
+    EXPECT_EQ(kept.front().file.filename(), "a");
+    EXPECT_EQ(held_out.back().file.filename(), "d");
+  }
+}
+
+TEST_F(DocumentsTest, CutsASingleDocumentAtALine) {
+  const auto cut = [&](const std::string& text, double fraction) {
+    const auto [kept, held] = hold_out(list_documents(write("x", text), "path"), fraction);
+    EXPECT_EQ(text_of(kept[0]) + text_of(held[0]), text);
+    return text_of(held[0]);
+  };
+  EXPECT_EQ(cut("one\ntwo\nthree\nfour\n", 0.5), "four\n");          // wanted at byte 9, in three
+  EXPECT_EQ(cut("one\ntwo\nthree\nfour\n", 0.78), "three\nfour\n");  // at byte 4, where two begins
+  EXPECT_EQ(cut("one line\n", 0.5), "line\n");
+  EXPECT_EQ(cut("éééé", 0.4), "éé");    // wanted at byte 4.8, between two characters
+  EXPECT_EQ(cut("éééé", 0.625), "éé");  // at byte 3, within one
+}
+
+TEST_F(DocumentsTest, BytesAreReadWhereTheyLie) {
+  const Document document{write("x", "abc\xff\n"), 1, 4};
+  const Tokens tokens = open_tokens(document, Tokenizer(), folder_ / "cache");
+  EXPECT_EQ(all(tokens), (std::vector<int64_t>{'b', 'c', 255}));
+  EXPECT_FALSE(fs::exists(folder_ / "cache"));
+}
+
+TEST_F(DocumentsTest, SubwordsAreKept) {
+  const std::string text = made_up_text(40000);  // over a piece of what is encoded at once
+  ASSERT_GT(text.size(), size_t{1} << 20);
+  const Document document{write("x", text), 10, text.size() - 10};
+  const Tokenizer tokenizer(
+      train_tokenizer({{document.file, 0, size_t{20000}}}, {.vocabulary = 300}));
+  const fs::path cache = folder_ / "deep" / "cache";
+  const std::vector<int64_t> tokens = all(open_tokens(document, tokenizer, cache));
+  EXPECT_EQ(tokens, tokenizer.encode(text_of(document)));
+
+  const auto entries = [&] {
+    return std::vector<fs::path>(fs::directory_iterator(cache), fs::directory_iterator());
+  };
+  ASSERT_EQ(entries().size(), 1u);
+  const fs::path entry = entries()[0];
+  const auto made = fs::last_write_time(entry);
+  EXPECT_EQ(fs::file_size(entry), 16 + 2 * tokens.size());
+  EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
+  EXPECT_EQ(fs::last_write_time(entry), made) << "it was made again";
+
+  // From the middle on.
+  std::vector<int64_t> some(100);
+  open_tokens(document, tokenizer, cache).copy(1000, some);
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), tokens.begin() + 1000));
+
+  // Another range, another model, a text that changed: entries of their own.
+  open_tokens({document.file, 0, 100}, tokenizer, cache);
+  EXPECT_EQ(entries().size(), 2u);
+  const Tokenizer other(train_tokenizer({{document.file, 0, 20000}}, {.vocabulary = 301}));
+  open_tokens(document, other, cache);
+  EXPECT_EQ(entries().size(), 3u);
+  std::string changed = text;
+  changed[50] = '!';
+  write("x", changed);
+  EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokenizer.encode(text_of(document)));
+  EXPECT_EQ(entries().size(), 4u);
+}
+
+TEST_F(DocumentsTest, AnEntryThatIsNoneIsMadeAgain) {
+  const Document document{write("x", made_up_text(200)), 0, 1000};
+  const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
+  const fs::path cache = folder_ / "cache";
+  const std::vector<int64_t> tokens = all(open_tokens(document, tokenizer, cache));
+  const fs::path entry = *fs::directory_iterator(cache);
+  for (const char* bytes : {"", "hopmixT1", "something else, long enough to be read"}) {
+    write_file(entry, bytes);
+    EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
+  }
+}
+
+TEST_F(DocumentsTest, ManyMayMakeAnEntryAtOnce) {
+  const std::string text = made_up_text(2000);
+  const Document document{write("x", text), 0, text.size()};
+  const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
+  const std::vector<int64_t> tokens = tokenizer.encode(text);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back(
+        [&] { EXPECT_EQ(all(open_tokens(document, tokenizer, folder_ / "cache")), tokens); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(DocumentsTest, ACacheThatCannotBeMade) {
+  const Document document{write("x", made_up_text(200)), 0, 1000};
+  const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
+  const fs::path cache = folder_ / "x" / "cache";  // below a file
+  EXPECT_EQ(error_of([&] { open_tokens(document, tokenizer, cache); }),
+            "cannot make '" + cache.string() + "': Not a directory");
+}
+
+}  // namespace
+}  // namespace hopmix::text

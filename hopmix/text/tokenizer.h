@@ -1,0 +1,52 @@
+// Text as tokens and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sentencepiece {
+class SentencePieceProcessor;
+}
+
+namespace hopmix::text {
+
+/// Every token stands for a string of bytes, which need not be whole characters: to decode is to
+/// join them. A value: copies share the model.
+class Tokenizer {
+ public:
+  /// A token a byte, vocabulary 256.
+  Tokenizer();
+
+  /// `name` is "bytes", or the path of a SentencePiece model. Throws Error, naming `where`.
+  static Tokenizer load(const std::string& name, const std::string& where = "tokenizer");
+
+  /// From the bytes of a SentencePiece model. Throws Error, naming `where`.
+  explicit Tokenizer(std::string model, const std::string& where = "tokenizer");
+
+  bool is_bytes() const { return !processor_; }
+  int64_t vocabulary() const { return static_cast<int64_t>(pieces_->size()); }
+
+  /// Appends the tokens of `text`. A SentencePiece model takes it line by line, as it was trained.
+  void encode(std::string_view text, std::vector<int64_t>& tokens) const;
+  std::vector<int64_t> encode(std::string_view text) const;
+
+  /// Tokens of 0..vocabulary-1.
+  std::string decode(std::span<const int64_t> tokens) const;
+
+  /// What `token` stands for: empty for one that only controls, U+FFFD for the unknown one.
+  const std::string& bytes(int64_t token) const { return (*pieces_)[static_cast<size_t>(token)]; }
+
+  /// The SentencePiece model as its file holds it; empty for bytes.
+  const std::string& model() const { return *model_; }
+
+ private:
+  std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor_;  // none for bytes
+  std::shared_ptr<const std::vector<std::string>> pieces_;
+  std::shared_ptr<const std::string> model_;
+};
+
+}  // namespace hopmix::text

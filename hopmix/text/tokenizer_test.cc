@@ -1,0 +1,123 @@
+#include "hopmix/text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "hopmix/base/testing.h"
+#include "hopmix/text/testing.h"
+#include "hopmix/text/tokenizer_training.h"
+
+namespace hopmix::text {
+namespace {
+
+class TokenizerTest : public FolderTest {
+ protected:
+  std::string train(const TokenizerTraining& config, const std::string& text = made_up_text(400)) {
+    return train_tokenizer(list_documents(write("train.txt", text), "path"), config);
+  }
+};
+
+// Every byte, lines with and without ends, spaces that a normalization would take away, characters
+// that no model has seen.
+std::vector<std::string> awkward() {
+  return {"",
+          " ",
+          "\n",
+          "\n\n\n",
+          "the king",
+          "  two  spaces  ",
+          "\t",
+          "no end",
+          "end\n",
+          "the\nking\r\n",
+          "ﬁ ℌ ½ e\u0301",
+          "日本",
+          "🂡 of\u00a0x",
+          "THE\u3000KING",
+          std::string(20000, 'a')};
+}
+
+TEST(BytesTokenizer, IsTheBytes) {
+  const Tokenizer bytes;
+  EXPECT_TRUE(bytes.is_bytes());
+  EXPECT_EQ(bytes.vocabulary(), 256);
+  EXPECT_EQ(bytes.model(), "");
+  EXPECT_EQ(bytes.encode("a\xff"), (std::vector<int64_t>{97, 255}));
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  EXPECT_EQ(bytes.decode(bytes.encode(all)), all);
+}
+
+TEST_F(TokenizerTest, LosesNothing) {
+  for (const char* type : {"unigram", "bpe"}) {
+    const Tokenizer tokenizer(train({.vocabulary = 300, .type = type}));
+    EXPECT_FALSE(tokenizer.is_bytes());
+    EXPECT_EQ(tokenizer.vocabulary(), 300);
+    for (const std::string& text : awkward()) {
+      const std::vector<int64_t> tokens = tokenizer.encode(text);
+      EXPECT_EQ(tokenizer.decode(tokens), text) << type;
+      for (const int64_t token : tokens) {
+        EXPECT_GT(token, 0) << "the unknown token";
+        EXPECT_LT(token, tokenizer.vocabulary());
+      }
+    }
+    const std::string seen = made_up_text(50, 9);
+    EXPECT_LT(tokenizer.encode(seen).size(), seen.size() * 3 / 4) << type << " learnt words";
+  }
+}
+
+// A text may be encoded in pieces that end at lines: that is how a file becomes tokens.
+TEST_F(TokenizerTest, LinesAreApart) {
+  const Tokenizer tokenizer(train({.vocabulary = 300}));
+  std::vector<int64_t> tokens = tokenizer.encode("the king\n");
+  tokenizer.encode(" speaks\n\nsoftly", tokens);
+  EXPECT_EQ(tokens, tokenizer.encode("the king\n speaks\n\nsoftly"));
+}
+
+TEST_F(TokenizerTest, TheSameTextGivesTheSameModel) {
+  EXPECT_EQ(train({.vocabulary = 290}), train({.vocabulary = 290}));
+}
+
+TEST_F(TokenizerTest, LearnsFromLinesOfAnyLength) {
+  std::string text = made_up_text(400);
+  for (char& c : text) c = c == '\n' ? ' ' : c;  // one line
+  const Tokenizer tokenizer(train({.vocabulary = 290}, text));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  EXPECT_LT(tokenizer.encode(text).size(), text.size() * 3 / 4);
+}
+
+TEST_F(TokenizerTest, LoadsFromAFile) {
+  const std::string model = train({.vocabulary = 290});
+  const std::filesystem::path path = write("x.model", model);
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  EXPECT_EQ(tokenizer.model(), model);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the queen")), "the queen");
+  EXPECT_TRUE(Tokenizer::load("bytes").is_bytes());
+}
+
+TEST_F(TokenizerTest, Errors) {
+  const std::string none = (folder_ / "none").string();
+  EXPECT_EQ(error_of([&] { Tokenizer::load(none, "task.tokenizer"); }),
+            "task.tokenizer = '" + none +
+                "': must be bytes or the path of a SentencePiece model: cannot read '" + none +
+                "': No such file or directory");
+  for (const char* bytes : {"", "no model at all"}) {
+    const std::string path = write("bad", bytes).string();
+    EXPECT_EQ(error_of([&] { Tokenizer::load(path); }),
+              "tokenizer = '" + path + "': is not a SentencePiece model");
+  }
+  const std::string cut = train({.vocabulary = 290}).substr(0, 2000);
+  EXPECT_EQ(error_of([&] { Tokenizer{cut}; }), "tokenizer: is not a SentencePiece model");
+
+  for (const int64_t vocabulary : {-1, 0, 257}) {
+    EXPECT_EQ(error_of([&] { train({.vocabulary = vocabulary}); }),
+              "vocabulary = " + std::to_string(vocabulary) +
+                  ": must be above 257, the bytes and the unknown token");
+  }
+  const std::string few = error_of([&] { train({.vocabulary = 260}); });
+  EXPECT_TRUE(few.starts_with("vocabulary = 260: Vocabulary size is smaller than")) << few;
+  const std::string many = error_of([&] { train({.vocabulary = 5000}); });
+  EXPECT_TRUE(many.starts_with("vocabulary = 5000: Vocabulary size too high")) << many;
+}
+
+}  // namespace
+}  // namespace hopmix::text

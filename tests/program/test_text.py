@@ -1,0 +1,215 @@
+"""Text: the task, `hopmix tokenizer` and `hopmix generate`, from files to what a model says."""
+
+import json
+import math
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from program import ENVIRONMENT, HOPMIX, PATIENCE, RUN_FILES, TINY, contents, hopmix, metrics, names, refuse, succeed, train
+
+WORDS = "the king speaks softly to his café and the queen of night says no".split()
+TEXT = TINY.replace('"copy"\nm = 6', '"text"\npath = "train.txt"\nvalid = "valid.txt"\nlength = 24').replace(
+    "width = 16", 'width = 16\npositions = "none"'
+)
+
+
+def prose(lines, seed):
+    draw = random.Random(seed)
+    return "".join(" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) + ".\n" for _ in range(lines))
+
+
+@pytest.fixture(autouse=True)
+def text(folder):
+    Path("train.txt").write_text(prose(500, 1))
+    Path("valid.txt").write_text(prose(100, 2))
+    Path("text.toml").write_text(TEXT)
+
+
+@pytest.fixture
+def run(text):
+    train("run", config="text.toml")
+    return "run"
+
+
+def subwords(*arguments):
+    succeed("tokenizer", "train", "--input", "train.txt", "--vocabulary", "300", "--output", "x.model", *arguments)
+    return ("--set", "task.tokenizer=x.model", "--set", "task.cache=cache")
+
+
+# ---- The task -------------------------------------------------------------------------------------
+
+
+def test_bits_per_byte_of_the_held_out_text(run):
+    assert names("run") == RUN_FILES
+    written = metrics("run")[-1]["eval"]
+    assert written["bits_per_byte"] == pytest.approx(written["loss"] / math.log(2))
+    assert written["asked"] == 2 * 8 * 24
+    shown = succeed("eval", "run")
+    assert re.search(rf"^bits per byte +{written['bits_per_byte']:.3f}   held out$", shown, re.M), shown
+    assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
+
+
+def test_training_learns_what_evaluation_does_not_see():
+    """Other letters held out: a model that learns to say `a` alone fails on `b`."""
+    Path("train.txt").write_text("a" * 5000)
+    Path("valid.txt").write_text("b" * 5000)
+    train("run", "--set", "train.lr=1e-2", "--set", "train.steps=40", config="text.toml")
+    lines = metrics("run")
+    assert lines[-2]["loss"] < 0.1
+    assert lines[-1]["eval"]["loss"] > 5
+    assert lines[-1]["eval"]["accuracy"] == 0
+
+
+def test_a_part_held_out_and_a_folder():
+    Path("books").mkdir()
+    for name in ("one", "two", "three"):
+        Path("books", name).write_text(prose(50, name))
+    for path in ("train.txt", "books"):
+        train(f"run-{path}", "--set", f"task.path={path}", "--set", "task.valid=''", config="text.toml")
+        assert 0 < metrics(f"run-{path}")[-1]["eval"]["bits_per_byte"] < 9
+
+
+def test_the_same_seed_gives_the_same_numbers(run):
+    train("again", config="text.toml")
+    train("other", "--set", "seed=4", config="text.toml")
+    assert metrics("again") == metrics("run") != metrics("other")
+
+
+def test_subwords():
+    settings = subwords()
+    train("run", *settings, config="text.toml")
+    assert names("run") == RUN_FILES | {"tokenizer.model"}
+    assert Path("run/tokenizer.model").read_bytes() == Path("x.model").read_bytes()
+    assert len(list(Path("cache").iterdir())) == 2
+    before = contents("cache")
+    written = metrics("run")[-1]["eval"]
+    tokens = len(succeed("tokenizer", "encode", "x.model", input=Path("valid.txt").read_text()).split())
+    per_token = len(Path("valid.txt").read_bytes()) / tokens
+    assert written["bits_per_byte"] == pytest.approx(written["loss"] / math.log(2) / per_token)
+    assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
+    assert contents("cache") == before, "tokens are made once"
+
+    # Its own tokenizer is enough to generate; with another one it must not go on.
+    Path("x.model").unlink()
+    Path("train.txt").unlink()
+    assert json.loads(succeed("generate", "run", "--prompt", "the king", "--json"))["tokens"] == 200
+    Path("train.txt").write_text(prose(500, 1))
+    subwords("--type", "bpe")
+    message = refuse("train", "run", "--resume", "--quiet")
+    assert message == (
+        "cannot resume, 'run/tokenizer.model' is not what this config names: it changed since the run began"
+    )
+
+
+def test_a_text_that_is_not_there():
+    message = refuse("train", "text.toml", "--set", "task.path=none.txt")
+    assert message == "task.path = 'none.txt': must be a file or a folder of text; there is none"
+    message = refuse("train", "text.toml", "--set", "task.tokenizer=train.txt")
+    assert message == "task.tokenizer = 'train.txt': is not a SentencePiece model"
+    assert not Path("runs").exists()
+
+
+# ---- Tokenizers -----------------------------------------------------------------------------------
+
+
+def test_tokenizer_there_and_back():
+    subwords()
+    assert re.fullmatch(r"y\.model: 290 tokens\n", succeed(*"tokenizer train --input train.txt --vocabulary 290 --output y.model".split()))
+    said = "The queen\tsays  “no”\n\n"
+    for model in ("x.model", "bytes"):
+        encoded = succeed("tokenizer", "encode", model, said)
+        assert succeed("tokenizer", "decode", model, encoded) == said
+    assert succeed("tokenizer", "encode", "bytes", input=said) == encoded
+    assert succeed("tokenizer", "decode", "bytes", input=encoded) == said
+    assert encoded.split()[:3] == ["84", "104", "101"]
+
+
+def test_tokenizer_errors():
+    base = ("tokenizer", "train", "--output", "x.model")
+    assert refuse(*base, "--input", "none") == "--input = 'none': must be a file or a folder of text; there is none"
+    for vocabulary in ("-5", "200", "100000"):
+        message = refuse(*base, "--input", "train.txt", "--vocabulary", vocabulary)
+        assert message.startswith(f"vocabulary = {vocabulary}: "), message
+    assert not Path("x.model").exists()
+    assert refuse("tokenizer", "decode", "bytes", "1 256") == "token '256': must be from 0 to 255"
+    assert refuse("tokenizer", "decode", "bytes", "1 x") == "token 'x': must be from 0 to 255"
+    assert refuse("tokenizer", "encode", "train.txt", "x") == "model = 'train.txt': is not a SentencePiece model"
+
+
+# ---- Generating -----------------------------------------------------------------------------------
+
+
+def said(*arguments):
+    return json.loads(succeed("generate", "run", "--prompt", "the king", "--json", "--tokens", "40", *arguments))
+
+
+def test_generate_shows_text_and_what_it_took(run):
+    before = contents("run")
+    done = hopmix("generate", "run", "--prompt", "the king", "--tokens", "50", "--seed", "3")
+    assert done.returncode == 0
+    made = json.loads(succeed("generate", "run", "--prompt", "the king", "--tokens", "50", "--seed", "3", "--json"))
+    assert done.stdout == re.sub("\r\n?", "\n", made["text"]) + "\n"  # as Python reads a text stream
+    line = re.fullmatch(r"50 tokens, \S+ tokens/s \(prompt: 8, \S+ tokens/s\), state (\d+) bytes\n", done.stderr)
+    assert int(line[1]) == made["state_bytes"] > 0
+    assert {key: made[key] for key in ("prompt", "prompt_tokens", "tokens", "stopped", "step")} == {
+        "prompt": "the king",
+        "prompt_tokens": 8,
+        "tokens": 50,
+        "stopped": False,
+        "step": 12,
+    }
+    assert made["tokens_per_second"] > 0 and made["prompt_tokens_per_second"] > 0
+    assert contents("run") == before
+
+
+def test_seeds_greedy_and_limits(run):
+    assert said("--seed", "1")["text"] == said("--seed", "1")["text"] != said("--seed", "2")["text"]
+    greedy = said("--greedy")["text"]
+    assert greedy == said("--temperature", "0", "--seed", "9")["text"] != said("--seed", "1")["text"]
+    assert greedy == said("--top-k", "1", "--seed", "5")["text"] == said("--top-p", "1e-9", "--seed", "6")["text"]
+    whole = said("--seed", "1", "--top-k", "20")["text"]
+    stop = whole[20:23]
+    stopped = said("--seed", "1", "--top-k", "20", "--stop", stop, "--stop", "never said")
+    assert stopped["stopped"] and stopped["text"] == whole[: whole.index(stop)]
+
+
+def test_output_is_always_utf8(run):
+    """An untrained model says any bytes; none of them reach the terminal as they are."""
+    done = subprocess.run(
+        [HOPMIX, "generate", "run", "--prompt", "x", "--temperature", "5", "--tokens", "400"],
+        capture_output=True,
+        timeout=PATIENCE,
+        env=ENVIRONMENT,
+    )
+    assert "\ufffd" in done.stdout.decode("utf-8")
+
+
+def test_generate_refuses_in_one_line(run):
+    train("copy")
+    assert refuse("generate", "copy", "--prompt", "x") == (
+        "'copy' was trained on the task 'copy': only a run of the task 'text' can generate"
+    )
+    assert refuse("generate", "none", "--prompt", "x") == "'none' is not a run directory"
+    assert refuse("generate", "run", "--prompt", "") == "prompt = '': must hold at least one token"
+    assert refuse("generate", "run", "--prompt", b"caf\xe9") == "prompt: must be UTF-8, which byte 3 is not"
+    assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "stop: must be UTF-8, which it is not"
+    assert refuse("generate", "run", "--prompt", "x", "--tokens", "0") == "tokens = 0: must be at least 1"
+    assert refuse("generate", "run", "--prompt", "x", "--top-p", "0") == "top_p = 0: must be above 0 and at most 1"
+    assert refuse("generate", "run", "--prompt", "x", "--temperature", "-1") == (
+        "temperature = -1: must be at least 0 and finite"
+    )
+    assert refuse("generate", "run") == "--prompt is required"
+
+
+def test_a_prompt_longer_than_the_table_of_positions():
+    train("run", "--set", "model.positions=learned", config="text.toml")
+    table = "the model's table of learned positions holds 24 (model.max_length)"
+    assert refuse("generate", "run", "--prompt", "x" * 25, "--tokens", "1") == f"prompt: has 25 tokens, and {table}"
+    assert refuse("generate", "run", "--prompt", "x" * 20, "--tokens", "6") == (
+        f"tokens = 6: must be at most 5 after a prompt of 20: {table}"
+    )
+    fits = json.loads(succeed("generate", "run", "--prompt", "x" * 20, "--tokens", "5", "--json"))
+    assert fits["tokens"] == 5
