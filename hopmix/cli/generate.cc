@@ -45,8 +45,10 @@ TextRun load_text_run(const fs::path& run) {
     result.tokenizer = text::Tokenizer::load(run / "tokenizer.model");
   }
   config::Table model = root.table("model");
-  result.model =
-      nn::make_model(model, result.tokenizer.vocabulary(), task.get_at_least("length", 1, 1));
+  nn::TaskShape shape;
+  shape.vocabulary = result.tokenizer.vocabulary();
+  shape.length = task.get_at_least("length", 1, 1);
+  result.model = nn::make_model(model, shape);
   result.step = train::load_weights(run, *result.model);
   return result;
 }

@@ -38,10 +38,9 @@ void TopScores<A>::offer(const ScoreTile<A>& tile, int64_t diagonal, int64_t fir
 }
 
 template <typename A>
-void TopScores<A>::take(int64_t row, int64_t offset, int64_t kappa, int32_t* out) {
+void TopScores<A>::take(int64_t row, int64_t kappa, int32_t* out) {
   Candidates<A>& from = rows_[row];
   top_loops<A>().rank(shape_, from, out);
-  for (int64_t c = 0; c < from.count; ++c) out[c] += static_cast<int32_t>(offset);
   std::fill(out + from.count, out + kappa, -1);
 }
 

@@ -52,9 +52,9 @@ class TopScores {
   /// kTileLanes past its end.
   void offer(const ScoreTile<A>& tile, int64_t diagonal, int64_t first);
 
-  /// Writes the row's best columns or blocks, best first, and -1 to fill `kappa` places. `offset`
-  /// is added to their numbers. The row must be cleared before it is offered more.
-  void take(int64_t row, int64_t offset, int64_t kappa, int32_t* out);
+  /// Writes the row's best columns or blocks, best first, and -1 to fill `kappa` places. The row
+  /// must be cleared before it is offered more.
+  void take(int64_t row, int64_t kappa, int32_t* out);
 
  private:
   TopShape shape_;

@@ -34,8 +34,7 @@ struct Matrix {
 
 // A number beats NaN, a larger score a smaller one, an earlier column a later one.
 template <typename A>
-std::vector<int32_t> literal(const A* scores, int64_t visible, int64_t kappa, int64_t block,
-                             int64_t offset) {
+std::vector<int32_t> literal(const A* scores, int64_t visible, int64_t kappa, int64_t block) {
   std::vector<A> best;
   for (int64_t c = 0; c < visible; ++c) {
     if (c % block == 0) best.push_back(std::numeric_limits<A>::quiet_NaN());
@@ -46,7 +45,6 @@ std::vector<int32_t> literal(const A* scores, int64_t visible, int64_t kappa, in
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return best[a] > best[b] || (!std::isnan(best[a]) && std::isnan(best[b]));
   });
-  for (int32_t& c : order) c += static_cast<int32_t>(offset);
   order.resize(static_cast<size_t>(kappa), -1);
   return order;
 }
@@ -61,7 +59,6 @@ void expect_literal(const Matrix<A>& m, const Options& o) {
   SCOPED_TRACE(::testing::Message()
                << m.rows << " x " << m.cols << ", kappa " << o.kappa << ", blocks of " << o.block
                << ", tiles of " << o.tile << ", diagonal " << o.diagonal);
-  constexpr int64_t kOffset = 1000;
   TopScores<A> top(m.rows, {o.kappa, o.block});
   for (int round = 0; round < 2; ++round) {  // nothing of the first is left in the second
     top.clear();
@@ -73,12 +70,12 @@ void expect_literal(const Matrix<A>& m, const Options& o) {
     for (int64_t r = 0; r < m.rows; ++r) {
       const int64_t visible = last + std::clamp<int64_t>(o.diagonal + r, 0, m.cols - last);
       std::vector<int32_t> actual(static_cast<size_t>(o.kappa + 2), 77);
-      top.take(r, kOffset, o.kappa + 2, actual.data());
+      top.take(r, o.kappa + 2, actual.data());
       ASSERT_EQ(actual[o.kappa], -1);  // more places than kappa
       ASSERT_EQ(actual[o.kappa + 1], -1);
       actual.resize(static_cast<size_t>(o.kappa));
       const A* scores = m.scores.data() + r * m.ld;
-      ASSERT_EQ(actual, literal(scores, visible, o.kappa, o.block, kOffset)) << "row " << r;
+      ASSERT_EQ(actual, literal(scores, visible, o.kappa, o.block)) << "row " << r;
     }
   }
 }

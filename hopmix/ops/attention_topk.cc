@@ -98,7 +98,7 @@ void run(const Arguments& args, const Tensors<3>& in, const Selection& selection
         const int64_t scalar = kernels::head_offset(token, heads, head, 1);
         if (lse.defined()) write<A>(lse)[scalar] = block.lse[i];
         best.take(
-            i, selection.block == 1 ? s.start : 0, selection.kappa,
+            i, selection.kappa,
             write<int32_t>(indices) + kernels::head_offset(token, heads, head, selection.kappa));
       }
     };

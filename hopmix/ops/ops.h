@@ -106,8 +106,8 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 /// Causal softmax attention, o, and for each token and query head its kappa best positions: those
 /// of the largest scores scale q_i . k_j, j < i and i itself if `include_self` (which o always
 /// reads), best first, of equal ones the earlier. NaN is below all numbers. Where fewer are visible
-/// there are all of them, then -1. Positions are those in T, packed or not. With `block` > 1 the
-/// best blocks instead, by the best score in them: tokens [c block, (c + 1) block) of their
+/// there are all of them, then -1. Positions count from their sequence's first token. With `block`
+/// > 1 the best blocks instead, by the best score in them: tokens [c block, (c + 1) block) of their
 /// sequence are block c, and the token's own counts as far as it is visible. Gradients are those of
 /// o. q [B,T,H,DK], k [B,T,G,DK], v [B,T,G,DV] -> (o [B,T,H,DV], indices int32 [B,T,H,kappa]).
 /// Memory O(T (DK + DV + kappa)).
