@@ -17,7 +17,10 @@ std::shared_ptr<nn::LanguageModel> model_of(const std::string& positions = "rope
           "window = 5}]",
       "test");
   config::Table table(document);
-  return nn::make_model(table, 256, length);
+  nn::TaskShape shape;
+  shape.vocabulary = 256;
+  shape.length = length;
+  return nn::make_model(table, shape);
 }
 
 // A model that says each of `bytes` alike, whatever it read.

@@ -23,12 +23,12 @@ class ReadsView {
   /// The slots themselves, for what is one number a slot.
   const int32_t* slots(int64_t i) const { return slots_ + first(i); }
 
-  /// Row i of them alone.
-  ReadsView row(int64_t i) const {
-    ReadsView one = *this;
-    one.begin_ = i;
-    one.end_ = i + 1;
-    return one;
+  /// Rows [begin, end) of them.
+  ReadsView part(int64_t begin, int64_t end) const {
+    ReadsView some = *this;
+    some.begin_ = begin;
+    some.end_ = end;
+    return some;
   }
 
  protected:

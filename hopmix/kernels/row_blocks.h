@@ -13,14 +13,14 @@ namespace hopmix::kernels {
 ///
 /// Each step of a block sweeps one array (the keys, say), so a long block has the nearer cache to
 /// itself for a while; a short one keeps what it computes for each read, and the slots of a pattern
-/// that uses them again, in the nearest. A team waits for one another at every block. `heads` that
-/// read a row by turns sweep nothing.
+/// that uses them again, in the nearest. A team waits for one another at every block. With
+/// `heads` in work together there is that much more for each read.
 struct BlockPlan {
   int64_t length, block;
 
   BlockPlan(const Rows& rows, int64_t sequence, int64_t team, int64_t heads = 1)
       : length(sequence), block(kShort) {
-    if (length <= kShort || (team == 1 && (rows.inherits() || heads > 1))) return;
+    if (length <= kShort || (rows.inherits() && team == 1)) return;
     const int64_t reads = (most_reads(rows, length) + 1) * heads;
     if (team > 1) {
       block = std::clamp(kReads / reads, kShort, rows.inherits() ? kLong / 2 : kLong);

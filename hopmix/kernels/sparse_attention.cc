@@ -33,13 +33,13 @@ void write(const UnstagedRows<T>& out, const PaddedRows<Accumulator<T>>& by_slot
 template <typename A>
 struct MemberReads {
   std::vector<Reads> reads;
-  std::vector<PerRead<A>> p, ds;  // of each query head
-  PerRead<A> u;
+  std::vector<PerRead<A>> p, u, ds;  // of each query head
 };
 
-// Some query heads of one key/value head, a row of each at a time, so that what they read in common
-// is fetched once. Nothing is sequential here: a team shares a long sequence by its rows, and the
-// backward by columns only where rows add into keys and values.
+// Some query heads of one key/value head. Each step sweeps one array, and heads that read the same
+// rows of it take turns, so that these are fetched once. Nothing is sequential here: a team shares
+// a long sequence by its rows, and the backward by columns only where rows add into keys and
+// values.
 template <typename T>
 class Heads {
  public:
@@ -75,6 +75,7 @@ class Heads {
     for (MemberReads<A>& member : members_) {
       member.reads.resize(alike_ ? 1 : count);
       member.p.resize(count);
+      member.u.resize(count);
       member.ds.resize(count);
     }
   }
@@ -100,6 +101,15 @@ class Heads {
 
   const Reads& reads(const MemberReads<A>& of, size_t h) const { return of.reads[alike_ ? 0 : h]; }
 
+  // Rows that heads which read the same go through by turns: what these read stays near. No bit
+  // depends on it.
+  int64_t turn() const {
+    constexpr int64_t kNear = 4;
+    return alike_ && heads_.size() > 1 ? kNear : plan_.block;
+  }
+  // The same where heads add into one row: the order of these sums must not depend on the block.
+  int64_t sum_turn() const { return heads_.size() > 1 ? 1 : plan_.block; }
+
   // Makes rows [begin, end) of a block ready: their queries, and what they read.
   void load(MemberReads<A>& own, const Slots& slots, int64_t first, int64_t begin,
             int64_t end) const {
@@ -112,19 +122,34 @@ class Heads {
     }
   }
 
-  // body(h, reads) for all rows of a member, last row first.
+  // body(h, reads) for all rows of a member, a head after another every `turn` rows, last rows
+  // first.
   template <typename Body>
-  void by_turns(const MemberReads<A>& of, const Body& body) const {
-    if (heads_.size() == 1) return body(0, of.reads[0]);
-    for (int64_t i = of.reads[0].end() - 1; i >= of.reads[0].begin(); --i) {
-      for (size_t h = 0; h < heads_.size(); ++h) body(h, reads(of, h).row(i));
+  void each_head(const MemberReads<A>& of, int64_t turn, const Body& body) const {
+    const int64_t first = of.reads[0].begin();
+    for (int64_t end = of.reads[0].end(); end > first; end -= turn) {
+      for (size_t h = 0; h < heads_.size(); ++h) {
+        body(h, reads(of, h).part(std::max(first, end - turn), end));
+      }
     }
   }
 
-  void softmax(const MemberReads<A>& own, size_t h, const ReadsView& reads, int64_t first) const {
-    rows_.dots(reads, heads_[h].q.rows(first), k_[0], key_width_, static_cast<A>(in_.scale),
-               own.p[h]);
-    rows_.softmax(reads, own.p[h]);
+  void softmax(const MemberReads<A>& own, int64_t first) const {
+    each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
+      rows_.dots(reads, heads_[h].q.rows(first), k_[0], key_width_, static_cast<A>(in_.scale),
+                 own.p[h]);
+    });
+    for (size_t h = 0; h < heads_.size(); ++h) rows_.softmax(reads(own, h), own.p[h]);
+  }
+
+  void logit_gradients(const MemberReads<A>& own, int64_t first, const A* factor) const {
+    each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
+      rows_.dots(reads, heads_[h].grad_y.rows(first), v_[0], value_width_, A{1}, own.u[h]);
+    });
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      std::copy_n(own.p[h].data(), reads(own, h).size(), own.ds[h].data());
+      rows_.softmax_backward(reads(own, h), own.ds[h], own.u[h], nullptr, factor);
+    }
   }
 
   const RowLoops<A> rows_ = row_loops<A>();
@@ -153,8 +178,8 @@ void Heads<T>::forward(const Member& member) {
     enter({nullptr, begin, end - begin, &slots});
     load(own, slots, first, begin, end);
     member.sync();
-    by_turns(own, [&](size_t h, const ReadsView& reads) {
-      softmax(own, h, reads, first);
+    softmax(own, first);
+    each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
       rows_.gather(reads, own.p[h], v_[0], heads_[h].y.rows(first), 0, value_width_);
     });
     for (const QueryHead& head : heads_) head.y.store(first, begin, end, 0, value_width_);
@@ -187,36 +212,34 @@ void Heads<T>::backward(const Member& member) {
     for (size_t h = 0; h < heads_.size(); ++h) {
       heads_[h].grad_y.load(first, begin, end);
       if (!want_logits) continue;
-      own.u.resize(reads(own, h).size());
+      own.u[h].resize(reads(own, h).size());
       own.ds[h].resize(reads(own, h).size());
     }
     member.sync();
 
-    by_turns(own, [&](size_t h, const ReadsView& reads) {
-      const QueryHead& head = heads_[h];
-      softmax(own, h, reads, first);
-      if (!want_logits) return;
-      rows_.dots(reads, head.grad_y.rows(first), v_[0], value_width_, A{1}, own.u);
-      for (int64_t i = reads.begin(); i < reads.end(); ++i) {
-        std::copy_n(own.p[h].at(reads, i), padded(reads.count(i)), own.ds[h].at(reads, i));
-      }
-      rows_.softmax_backward(reads, own.ds[h], own.u, nullptr, factor.data());
-      if (head.dq) rows_.gather(reads, own.ds[h], k_[0], head.dq.rows(first), 0, key_width_);
-    });
+    softmax(own, first);
+    if (want_logits) logit_gradients(own, first, factor.data());
+    if (heads_[0].dq) {
+      each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
+        rows_.gather(reads, own.ds[h], k_[0], heads_[h].dq.rows(first), 0, key_width_);
+      });
+    }
     for (const QueryHead& head : heads_) head.dq.store(first, begin, end, 0, key_width_);
     member.sync();
 
     for (size_t part = members_.size(); part-- > 0;) {
       const MemberReads<A>& theirs = members_[part];
-      by_turns(theirs, [&](size_t h, const ReadsView& reads) {
-        if (!dk_) return;
-        rows_.scatter(reads, theirs.ds[h], heads_[h].q.rows(first), dk_by_slot_[0], key_from,
-                      key_to);
-      });
-      by_turns(theirs, [&](size_t h, const ReadsView& reads) {
-        if (!dv_) return;
-        rows_.scatter(reads, theirs.p[h], heads_[h].grad_y.rows(first), dv_by_slot_[0], from, to);
-      });
+      if (dk_) {
+        each_head(theirs, sum_turn(), [&](size_t h, const ReadsView& reads) {
+          rows_.scatter(reads, theirs.ds[h], heads_[h].q.rows(first), dk_by_slot_[0], key_from,
+                        key_to);
+        });
+      }
+      if (dv_) {
+        each_head(theirs, sum_turn(), [&](size_t h, const ReadsView& reads) {
+          rows_.scatter(reads, theirs.p[h], heads_[h].grad_y.rows(first), dv_by_slot_[0], from, to);
+        });
+      }
     }
     write(dk_, dk_by_slot_, slots, first, last, key_from, key_to);
     write(dv_, dv_by_slot_, slots, first, last, from, to);

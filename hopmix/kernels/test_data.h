@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hopmix/kernels/bfloat16.h"
@@ -167,6 +168,7 @@ inline Matrix counts_of(const std::vector<int32_t>& indices, const Sequences& al
 struct ListCase {
   Case sizes;
   int64_t lists, width;
+  ListCase(Case c, int64_t l, int64_t w) : sizes(std::move(c)), lists(l), width(w) {}
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ListCase& c) {
