@@ -11,9 +11,16 @@ namespace {
 constexpr int64_t kTokens = 1024;  // where state bytes are quoted
 
 int64_t default_state_bytes(const nn::MixerEntry& entry) {
+  const nn::BlockDefaults defaults;
   toml::table keys;
+  if (entry.reads_mem) {
+    keys.insert("mem", "cache");
+    toml::table of_publisher = keys;
+    config::Table table(of_publisher);
+    nn::find_mixer("attention").make(table, defaults);
+  }
   config::Table table(keys);
-  return entry.make(table, nn::BlockDefaults{})->state_bytes(kTokens);
+  return entry.make(table, defaults)->state_bytes(kTokens);
 }
 
 void print_table() {
@@ -26,7 +33,8 @@ void print_table() {
       "%s\nReads and cache (in vectors) a token; n: tokens so far, w: window, S_i: row i of the "
       "pattern S.\n"
       "State bytes: of one sequence after %lld tokens, width %lld, float32, the mixer's default "
-      "keys.\n",
+      "keys; of mura, topk_access, hysparse and retrieved_recurrence beside the attention's whose "
+      "cache they read.\n",
       text_table({"mixer", "equation", "reads", "cache", "state bytes", "source"}, rows,
                  {true, true, true, true, false, true})
           .c_str(),

@@ -222,7 +222,8 @@ TEST(Model, BadConfigsNameTheKey) {
   EXPECT_EQ(error_of("[[model.blocks]]\nmixr = 'glr'\npattern = '2^k'"),
             "model.blocks.0.mixer is missing: is it 'mixr' by mistake?");
   EXPECT_EQ(error_of(block + "window = 4"),
-            "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope");
+            "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope, "
+            "head_width, kv_heads, mem");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'parallel'\nbranches = []"),
             "model.blocks.0.branches = []: needs at least one table with a mixer");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'parallel'\nbranches = [{mixer = 'gla', gama = 1}]")

@@ -33,6 +33,7 @@ struct MixerEntry {
   std::string source;  // the paper
   /// Reads the mixer's own keys from `table`, builds it. Throws Error on a bad value.
   std::function<std::shared_ptr<Mixer>(config::Table& table, const BlockDefaults& defaults)> make;
+  bool reads_mem = false;  // its key `mem` names the cache of an earlier attention
 };
 
 /// All mixers, in the order they are listed.

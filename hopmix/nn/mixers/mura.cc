@@ -147,7 +147,8 @@ MixerEntry mura_entry() {
             }
             config.publication->ask(config.widths, config.include_self);
             return std::make_shared<Mura>(config);
-          }};
+          },
+          /*reads_mem=*/true};
 }
 
 }  // namespace hopmix::nn

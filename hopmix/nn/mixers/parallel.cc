@@ -131,7 +131,8 @@ MixerEntry topk_access_entry() {
             return std::make_shared<Parallel>(defaults.width,
                                               std::vector{base, retrieved_branch(table, defaults)},
                                               Combine::kGates);
-          }};
+          },
+          /*reads_mem=*/true};
 }
 
 MixerEntry hysparse_entry() {
@@ -148,7 +149,8 @@ MixerEntry hysparse_entry() {
                 defaults.width,
                 std::vector{make_mixer(branch, defaults), retrieved_branch(table, defaults)},
                 Combine::kGates);
-          }};
+          },
+          /*reads_mem=*/true};
 }
 
 }  // namespace hopmix::nn

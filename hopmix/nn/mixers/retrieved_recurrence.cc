@@ -156,7 +156,8 @@ MixerEntry retrieved_recurrence_entry() {
             }
             config.publication->ask({config.kappa}, /*include_self=*/false);
             return std::make_shared<RetrievedRecurrence>(config);
-          }};
+          },
+          /*reads_mem=*/true};
 }
 
 }  // namespace hopmix::nn
