@@ -50,8 +50,8 @@ void softmax_backward(const ReadsView& reads, const PerRead<A>& ps, const PerRea
 }
 
 template <typename A>
-void gather(const ReadsView& reads, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
-            int64_t to) {
+void gather(const ReadsView& reads, const PerRead<A>& w, const A* base, BlockRows<A> out,
+            int64_t from, int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.begin(); i < reads.end(); ++i) {
     A* row = out[i];
@@ -61,8 +61,8 @@ void gather(const ReadsView& reads, const PerRead<A>& w, const A* base, BlockRow
 }
 
 template <typename A>
-void scatter(const ReadsView& reads, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
-             int64_t to) {
+void scatter(const ReadsView& reads, const PerRead<A>& w, BlockRows<const A> x, A* base,
+             int64_t from, int64_t to) {
   const Tag<A> d;
   for (int64_t i = reads.end() - 1; i >= reads.begin(); --i) {
     const A* row = x[i];

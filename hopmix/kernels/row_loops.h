@@ -28,12 +28,12 @@ struct RowLoops {
                            const A* factor);
 
   /// out_i = sum of w (what is read), columns [from, to).
-  void (*gather)(const ReadsView&, const PerRead<A>& w, const A* base, BlockRows<A> out, int64_t from,
-                 int64_t to);
+  void (*gather)(const ReadsView&, const PerRead<A>& w, const A* base, BlockRows<A> out,
+                 int64_t from, int64_t to);
 
   /// (What is read) += w x_i, last row first, columns [from, to).
-  void (*scatter)(const ReadsView&, const PerRead<A>& w, BlockRows<const A> x, A* base, int64_t from,
-                  int64_t to);
+  void (*scatter)(const ReadsView&, const PerRead<A>& w, BlockRows<const A> x, A* base,
+                  int64_t from, int64_t to);
 };
 
 template <typename A>

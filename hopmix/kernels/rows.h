@@ -19,8 +19,8 @@ struct RowList {
   const int32_t* cols;
 };
 
-/// Row i lists, ascending, the tokens j < i that token i reads; what was retrieved for a token is in
-/// any order, and may hold the token itself. A view: an index list must outlive it.
+/// Row i lists, ascending, the tokens j < i that token i reads; what was retrieved for a token is
+/// in any order, and may hold the token itself. A view: an index list must outlive it.
 class Rows {
  public:
   Rows(const int64_t* row_ptr, const int32_t* cols) : row_ptr_(row_ptr), cols_(cols) {}

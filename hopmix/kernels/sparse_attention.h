@@ -1,6 +1,6 @@
 // Softmax attention over a pattern: Sparse Transformer (arXiv 1904.10509), Longformer, BigBird and
-// local attention are this with their patterns; `dense` with self is ordinary causal attention. Over
-// what was retrieved for each token and head it is the sparse layer of MURA and HySparse.
+// local attention are this with their patterns; `dense` with self is ordinary causal attention.
+// Over what was retrieved for each token and head it is the sparse layer of MURA and HySparse.
 #pragma once
 
 #include <cstdint>
