@@ -44,8 +44,9 @@ def peak_of_training(name):
 def test_retrieved_recurrence_keeps_no_gathered_rows():
     """8 keys and values for each token and head, of 3 hops, would be 4 * 8 tensors."""
     used, one_tensor = peak_of_training("retrieved_recurrence"), 4096 * 8 * 64 * 4
-    # q, k, v, their gradients, 4 blocks and their gradients, lists (an eighth), one head at a time.
-    assert 12 * one_tensor < used < 18 * one_tensor
+    # q, k, v, their gradients, that of 4 blocks (whose values are gone by then), lists (an eighth), and
+    # one head at a time.
+    assert 10 * one_tensor < used < 14 * one_tensor
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
