@@ -7,6 +7,7 @@
 #include "hopmix/kernels/glr_attention_loops.h"
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
+#include "hopmix/kernels/pipeline.h"
 #include "hopmix/kernels/row_blocks.h"
 #include "hopmix/kernels/row_loops.h"
 #include "hopmix/kernels/shared_gradient.h"
@@ -19,19 +20,21 @@ int64_t entries(const GlrAttentionInputs<T>& in) {
   return in.sequences.tokens() * in.heads * in.value_width;
 }
 
-// The inputs of one query head.
+// The rows of one query head in a block that is worked on.
 template <typename T>
 struct Head {
   Rows rows;
   HeadOf<const T> k;
-  StagedRows<T> q, v;
+  StagedRows<T> q, v, grad_y;
   StagedScalars<T> gate, d, d_self;
 
-  Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block)
+  Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block,
+       const T* gradient = nullptr)
       : rows(in.rows.of(s, head)),
         k(in.k, in.sequences, s, in.kv_heads, kv(in, head), in.key_width),
         q({in.q, in.sequences, s, in.heads, head, in.key_width}, block),
         v({in.v, in.sequences, s, in.kv_heads, kv(in, head), in.value_width}, block),
+        grad_y({gradient, in.sequences, s, in.heads, head, in.value_width}, block),
         gate({in.gate, in.sequences, s, in.heads, head, 1}, block),
         d({in.d, in.sequences, s, in.heads, head, 1}, block),
         d_self({in.d_self, in.sequences, s, in.heads, head, 1}, block) {}
@@ -40,41 +43,58 @@ struct Head {
     return head / (in.heads / in.kv_heads);
   }
 
-  void load(int64_t block, int64_t begin, int64_t end) {
-    q.load(block, begin, end);
+  void load_values(int64_t block, int64_t begin, int64_t end) {
     v.load(block, begin, end);
+    grad_y.load(block, begin, end);
     gate.load(block, begin, end);
     d.load(block, begin, end);
     d_self.load(block, begin, end);
   }
 };
 
-// Reads of one member's rows, and a number or two for each.
+// One for each block that a team works on at once.
+template <typename T>
+using Heads = std::vector<Head<T>>;
+
+// Reads of some rows of a block, and a number for each: its coefficient, later the gradient of its
+// logit.
 template <typename A>
-struct MemberReads {
+struct PartReads {
   Reads reads;
-  PerRead<A> p, u;
+  PerRead<A> p;
 };
 
-// What the members of a team share: the slots, and the reads of the block in work.
+// What the members of a team share: the slots, and the reads of each block in work.
 template <typename A>
 struct Scratch {
+  Crews crews;
   BlockPlan plan;
   Slots slots;
-  int64_t key_width, value_width;  // padded
-  PaddedRows<A> k, z;              // by slot, of one stride
-  std::vector<MemberReads<A>> members;
+  int64_t key_width, value_width;                  // padded
+  PaddedRows<A> k, z;                              // by slot, of one stride
+  std::vector<std::vector<PartReads<A>>> in_work;  // by block in work: a part for each who lists it
 
   Scratch(const Rows& rows, int64_t length, int64_t keys, int64_t values, int64_t team)
-      : plan(rows, length, team),
+      : crews(rows, team),
+        plan(rows, length, team, /*heads=*/1, crews.apart),
         slots(rows, length, plan.block),
         key_width(padded(keys)),
         value_width(padded(values)),
         k(by_slot()),
         z(by_slot()),
-        members(team) {}
+        in_work(crews.in_work) {
+    for (auto& parts : in_work) parts.resize(crews.keys);
+  }
 
   PaddedRows<A> by_slot() const { return {slots.count(), std::max(key_width, value_width)}; }
+  std::vector<PartReads<A>>& parts(int64_t block) { return in_work[block % crews.in_work]; }
+
+  // The memory of each part to the thread that took it.
+  void give_back(const Member& team) {
+    Pipeline(team, crews).run(1, {{Crew::kKeys, [&](int64_t, const Member& crew) {
+                                     for (auto& parts : in_work) parts[crew.rank()] = {};
+                                   }}});
+  }
 };
 
 template <typename T>
@@ -90,38 +110,64 @@ GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
   return b;
 }
 
+template <typename T>
+Heads<T> heads_in_work(const Scratch<Accumulator<T>>& scratch, const GlrAttentionInputs<T>& in,
+                       const Sequence& s, int64_t head, const T* grad_y = nullptr) {
+  Heads<T> all;
+  for (int64_t n = 0; n < scratch.crews.in_work; ++n) {
+    all.emplace_back(in, s, head, scratch.plan.block, grad_y);
+  }
+  return all;
+}
+
 // The forward pass of one head, by all members of a team at once.
 template <typename T, typename Out>
-void forward(const GlrAttentionInputs<T>& in, Head<T>& head, const UnstagedRows<Out>& y,
-             Scratch<Accumulator<T>>& scratch, const Member& member) {
+void forward(const GlrAttentionInputs<T>& in, Heads<T>& heads, const UnstagedRows<Out>& y,
+             Scratch<Accumulator<T>>& scratch, const Member& team) {
   using A = Accumulator<T>;
   const auto rows = row_loops<A>();
   const auto enter = enter_loops<T>();
   const auto glr = glr_attention_loops<A>();
-  const auto [from, to] = member.share(0, scratch.value_width, kPad);
-  MemberReads<A>& own = scratch.members[member.rank()];
+  const BlockPlan& plan = scratch.plan;
   Slots slots = scratch.slots;
   const RowsAt<A> k = scratch.k.view();
-  const auto [length, block] = scratch.plan;
-  for (int64_t first = 0; first < length; first += block) {
-    const int64_t last = std::min(first + block, length);
-    const auto [begin, end] = member.share(first, last);
-    slots.forward(head.rows, first, last);
-    head.load(first, begin, end);
-    enter.copy({nullptr, begin, end - begin, &slots}, head.k, k);
-    own.reads.assign(head.rows, slots, k.stride, begin, end);
-    own.p.resize(own.reads.size());
-    member.sync();
-    rows.dots(own.reads, head.q.rows(first), k.data, scratch.key_width, static_cast<A>(in.scale),
-              own.p);
-    rows.softmax(own.reads, own.p);
-    member.sync();
-    GlrAttentionBlock<A> b = block_of(head, first, scratch);
-    b.y = y.rows(first);
-    for (const auto& part : scratch.members) glr.solve(b, part.reads, part.p, slots, from, to);
-    y.store(first, first, last, from, to);
-    member.sync();
-  }
+  const auto head = [&](int64_t n) -> Head<T>& { return heads[n % scratch.crews.in_work]; };
+  Pipeline(team, scratch.crews)
+      .run(plan.count(), {{Crew::kKeys,
+                           [&](int64_t n, const Member& crew) {
+                             const auto [first, last] = plan.rows(n);
+                             const auto [begin, end] = crew.share(first, last);
+                             PartReads<A>& own = scratch.parts(n)[crew.rank()];
+                             slots.forward(head(n).rows, first, last);
+                             head(n).q.load(first, begin, end);
+                             enter.copy({nullptr, begin, end - begin, &slots}, head(n).k, k);
+                             own.reads.assign(head(n).rows, slots, k.stride, begin, end);
+                             own.p.resize(own.reads.size());
+                           }},
+                          {Crew::kKeys,
+                           [&](int64_t n, const Member& crew) {
+                             const PartReads<A>& own = scratch.parts(n)[crew.rank()];
+                             rows.dots(own.reads, head(n).q.rows(plan.rows(n).first), k.data,
+                                       scratch.key_width, static_cast<A>(in.scale), own.p);
+                           }},
+                          {Crew::kStates,
+                           [&](int64_t n, const Member& crew) {
+                             const auto [first, last] = plan.rows(n);
+                             const auto [begin, end] = crew.share(first, last);
+                             head(n).load_values(first, begin, end);
+                             for_own(scratch.parts(n), crew,
+                                     [&](auto& part) { rows.softmax(part.reads, part.p); });
+                           }},
+                          {Crew::kStates, [&](int64_t n, const Member& crew) {
+                             const auto [first, last] = plan.rows(n);
+                             const auto [from, to] = crew.share(0, scratch.value_width, kPad);
+                             GlrAttentionBlock<A> b = block_of(head(n), first, scratch);
+                             b.y = y.rows(first);
+                             for (const auto& part : scratch.parts(n)) {
+                               glr.solve(b, part.reads, part.p, slots, from, to);
+                             }
+                             y.store(first, first, last, from, to);
+                           }}});
 }
 
 // The backward of one key/value head, with all query heads that read it.
@@ -137,40 +183,42 @@ class Backward {
                  in.value_width, team),
         dk_by_slot_(scratch_.by_slot()),
         later_(scratch_.by_slot()),
-        total_(scratch_.plan.block, in.value_width),
         scalars_(4, scratch_.plan.block),
+        slopes_(team),
         exact_y_(kRoundsOutput<T> ? s.length * in.value_width : 0),
         dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, scratch_.plan,
             in.heads / in.kv_heads),
         dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, scratch_.plan,
             in.heads / in.kv_heads) {
     const int64_t group = in.heads / in.kv_heads, block = scratch_.plan.block;
+    for (int64_t n = 0; n < scratch_.crews.in_work; ++n) total_.emplace_back(block, in.value_width);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
-      heads_.push_back({Head<T>(in, s, head, block),
-                        StagedRows<T>(at(grad_y, in.value_width), block),
+      heads_.push_back({heads_in_work(scratch_, in, s, head, grad_y),
                         UnstagedRows<T>(at(out.q, in.key_width), block), at(y, in.value_width),
                         at(out.gate, 1), at(out.d, 1), at(out.d_self, 1)});
     }
   }
 
-  void run(const Member& member) {
-    for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), member);
-    scratch_.members[member.rank()] = {};  // to the thread that took it
+  void run(const Member& team) {
+    for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), team);
+    scratch_.give_back(team);
+    slopes_[team.rank()] = {};
   }
 
  private:
   struct QueryHead {
-    Head<T> in;
-    StagedRows<T> grad_y;
+    Heads<T> in;
     UnstagedRows<T> dq;
     HeadOf<const T> y;
     HeadOf<T> dgate, dd, dd_self;
   };
 
-  void run(int64_t h, const Member& member);
+  void run(int64_t h, const Member& team);
+  void slopes(const QueryHead& head, const GlrAttentionBlock<A>& b, const Slots& slots,
+              const PartReads<A>& part, PerRead<A>& u) const;
 
   // y before it was rounded.
   HeadOf<const A> exact_y(const QueryHead& head) const {
@@ -184,103 +232,150 @@ class Backward {
   const GlrAttentionInputs<T>& in_;
   Scratch<A> scratch_;
   PaddedRows<A> dk_by_slot_, later_;  // later: what the readers of a token send back to z
-  PaddedRows<A> total_, scalars_;     // by row of the block
+  std::vector<PaddedRows<A>> total_;  // by block in work, by row
+  PaddedRows<A> scalars_;             // by row of the block
+  std::vector<PerRead<A>> slopes_;    // by member: dLoss/dz_i . z_j
   Buffer<A> exact_y_;
   SharedGradient<T> dk_, dv_;
   std::vector<QueryHead> heads_;
 };
 
 template <typename T>
-void Backward<T>::run(int64_t h, const Member& member) {
+void Backward<T>::run(int64_t h, const Member& team) {
   QueryHead& head = heads_[h];
   if constexpr (kRoundsOutput<T>) {
     const UnstagedRows<A> y({exact_y_.data(), in_.value_width}, scratch_.plan.block);
-    forward(in_, head.in, y, scratch_, member);
+    forward(in_, head.in, y, scratch_, team);
   }
   const auto rows = row_loops<A>();
   const auto enter = enter_loops<T>();
   const auto enter_y = enter_loops<A>();
   const auto glr = glr_attention_loops<A>();
-  MemberReads<A>& own = scratch_.members[member.rank()];
   Slots slots = scratch_.slots;
   const RowsAt<A> k = scratch_.k.view(), z = scratch_.z.view(), dk = dk_by_slot_.view(),
                   later = later_.view();
   const int64_t key_width = scratch_.key_width, value_width = scratch_.value_width;
-  const auto [from, to] = member.share(0, value_width, kPad);
-  const auto [key_from, key_to] = member.share(0, key_width, kPad);
-  const bool want_logits = head.dq || dk_;
-  A *dgate = scalars_[0], *dd = scalars_[1], *dd_self = scalars_[2], *factor = scalars_[3];
-  const A scale = static_cast<A>(in_.scale);
-
-  const auto [length, block] = scratch_.plan;
-  for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
-    const int64_t last = std::min(first + block, length);
-    const auto [begin, end] = member.share(first, last);
-    slots.backward(head.in.rows, first, last);
-    const auto [enter_from, enter_to] =
-        member.share(0, static_cast<int64_t>(slots.entered().size()));
-    in_pieces({slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots},
-              [&](const Entering& piece) {
-                enter.copy(piece, head.in.k, k);
-                enter_y.copy(piece, exact_y(head), z);
-                enter.add(piece, head.in.d.head(), head.in.v.head(), z);  // z = y + d v
-                enter.zero(piece, key_width, dk);
-                enter.zero(piece, value_width, later);
-              });
-    head.in.load(first, begin, end);
-    head.grad_y.load(first, begin, end);
-    own.reads.assign(head.in.rows, slots, k.stride, begin, end);
-    own.p.resize(own.reads.size());
-    own.u.resize(own.reads.size());
-    member.sync();
-
-    const BlockRows<const A> q = head.in.q.rows(first);
-    rows.dots(own.reads, q, k.data, key_width, scale, own.p);
-    rows.softmax(own.reads, own.p);
-    member.sync();
-
-    GlrAttentionBlock<A> b = block_of(head.in, first, scratch_);
-    b.grad_y = head.grad_y.rows(first);
+  const BlockPlan& plan = scratch_.plan;
+  const int64_t count = plan.count();
+  const auto span = [&](int64_t n) { return plan.rows(count - 1 - n); };  // last first
+  const auto in = [&](int64_t n) -> Head<T>& { return head.in[n % scratch_.crews.in_work]; };
+  int64_t entered = -1;
+  const auto entering = [&](int64_t n, const Member& crew) {
+    const auto [first, last] = span(n);
+    if (n != entered) slots.backward(in(n).rows, first, last);
+    entered = n;
+    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
+    return Entering{slots.entered().data() + from, 0, to - from, &slots};
+  };
+  const auto block = [&](int64_t n) {
+    const int64_t first = span(n).first;
+    const PaddedRows<A>& total = total_[n % scratch_.crews.in_work];
+    GlrAttentionBlock<A> b = block_of(in(n), first, scratch_);
+    b.grad_y = in(n).grad_y.rows(first);
     b.later = later;
-    b.total = {total_.view(), first};
+    b.total = {total.view(), first};
     b.want_dv = static_cast<bool>(dv_);
     b.dv = dv_.rows(first);
-    b.dd = head.dd ? dd : nullptr;
-    b.dd_self = head.dd_self ? dd_self : nullptr;
-    for (size_t part = scratch_.members.size(); part-- > 0;) {
-      const MemberReads<A>& theirs = scratch_.members[part];
-      glr.solve_transposed(b, theirs.reads, theirs.p, slots, from, to);
-    }
-    dv_.store(h, first, last, from, to);
-    member.sync();
+    b.dd = head.dd ? scalars_[1] : nullptr;
+    b.dd_self = head.dd_self ? scalars_[2] : nullptr;
+    return b;
+  };
 
-    glr.gate_gradients(b, slots, begin, end, value_width);
-    if (head.dgate || want_logits) {
-      rows.dots(own.reads, {{total_[0], total_.view().stride}, first}, z.data, value_width, A{1},
-                own.u);
-      for (int64_t i = begin; i < end; ++i) factor[i - first] = scale * b.gate[i - first];
-      rows.softmax_backward(own.reads, own.p, own.u, dgate + (begin - first),
-                            want_logits ? factor + (begin - first) : nullptr);
-    }
-    if (head.dq) {
-      rows.gather(own.reads, own.p, k.data, head.dq.rows(first), 0, key_width);
-      head.dq.store(first, begin, end, 0, key_width);
-    }
-    for (const auto& [out, values] :
-         {std::pair{head.dgate, dgate}, {head.dd, dd}, {head.dd_self, dd_self}}) {
-      for (int64_t i = begin; out && i < end; ++i) *out[i] = static_cast<T>(values[i - first]);
-    }
-    member.sync();
+  Pipeline(team, scratch_.crews)
+      .run(count, {{Crew::kStates,
+                    [&](int64_t n, const Member& crew) {
+                      in_pieces(entering(n, crew), [&](const Entering& piece) {
+                        enter_y.copy(piece, exact_y(head), z);
+                        enter.add(piece, in(n).d.head(), in(n).v.head(), z);  // z = y + d v
+                        enter.zero(piece, value_width, later);
+                      });
+                      const auto [first, last] = span(n);
+                      const auto [begin, end] = crew.share(first, last);
+                      in(n).load_values(first, begin, end);
+                    }},
+                   {Crew::kKeys,
+                    [&](int64_t n, const Member& crew) {
+                      in_pieces(entering(n, crew), [&](const Entering& piece) {
+                        enter.copy(piece, in(n).k, k);
+                        enter.zero(piece, key_width, dk);
+                      });
+                      const auto [first, last] = span(n);
+                      const auto [begin, end] = crew.share(first, last);
+                      PartReads<A>& own = scratch_.parts(n)[crew.rank()];
+                      in(n).q.load(first, begin, end);
+                      own.reads.assign(in(n).rows, slots, k.stride, begin, end);
+                      own.p.resize(own.reads.size());
+                    },
+                    /*alongside=*/true},
+                   {Crew::kKeys,
+                    [&](int64_t n, const Member& crew) {
+                      const PartReads<A>& own = scratch_.parts(n)[crew.rank()];
+                      rows.dots(own.reads, in(n).q.rows(span(n).first), k.data, key_width,
+                                static_cast<A>(in_.scale), own.p);
+                    }},
+                   {Crew::kStates,
+                    [&](int64_t n, const Member& crew) {
+                      for_own(scratch_.parts(n), crew,
+                              [&](auto& part) { rows.softmax(part.reads, part.p); });
+                    }},
+                   {Crew::kStates,
+                    [&](int64_t n, const Member& crew) {
+                      const auto [first, last] = span(n);
+                      const auto [from, to] = crew.share(0, value_width, kPad);
+                      const GlrAttentionBlock<A> b = block(n);
+                      for (size_t part = scratch_.crews.keys; part-- > 0;) {
+                        const PartReads<A>& theirs = scratch_.parts(n)[part];
+                        glr.solve_transposed(b, theirs.reads, theirs.p, slots, from, to);
+                      }
+                      dv_.store(h, first, last, from, to);
+                    }},
+                   {Crew::kStates,
+                    [&](int64_t n, const Member& crew) {
+                      for_own(scratch_.parts(n), crew, [&](auto& part) {
+                        slopes(head, block(n), slots, part, slopes_[team.rank()]);
+                      });
+                    }},
+                   {Crew::kKeys, [&](int64_t n, const Member& crew) {
+                      const auto [first, last] = span(n);
+                      const auto [from, to] = crew.share(0, key_width, kPad);
+                      const auto& parts = scratch_.parts(n);
+                      if (head.dq) {
+                        const PartReads<A>& own = parts[crew.rank()];
+                        rows.gather(own.reads, own.p, k.data, head.dq.rows(first), 0, key_width);
+                        head.dq.store(first, own.reads.begin(), own.reads.end(), 0, key_width);
+                      }
+                      if (!dk_) return;
+                      for (size_t part = parts.size(); part-- > 0;) {
+                        rows.scatter(parts[part].reads, parts[part].p, in(n).q.rows(first), dk.data,
+                                     from, to);
+                      }
+                      dk_.take(dk, slots, first, last, from, to);
+                      dk_.store(h, first, last, from, to);
+                    }}});
+}
 
-    if (dk_) {
-      for (size_t part = scratch_.members.size(); part-- > 0;) {
-        const MemberReads<A>& theirs = scratch_.members[part];
-        rows.scatter(theirs.reads, theirs.p, q, dk.data, key_from, key_to);
-      }
-      dk_.take(dk, slots, first, last, key_from, key_to);
-      dk_.store(h, first, last, key_from, key_to);
+// Gradients of the gates and logits of some rows, whose dLoss/dz is complete.
+template <typename T>
+void Backward<T>::slopes(const QueryHead& head, const GlrAttentionBlock<A>& b, const Slots& slots,
+                         const PartReads<A>& part, PerRead<A>& u) const {
+  const auto rows = row_loops<A>();
+  const bool want_logits = head.dq || dk_;
+  const int64_t first = b.first, begin = part.reads.begin(), end = part.reads.end();
+  A *dgate = scalars_[0], *factor = scalars_[3];
+  glr_attention_loops<A>().gate_gradients(b, slots, begin, end, scratch_.value_width);
+  if (head.dgate || want_logits) {
+    u.resize(part.reads.size());
+    rows.dots(part.reads, {{b.total.rows.data, b.total.rows.stride}, first}, b.z.data,
+              scratch_.value_width, A{1}, u);
+    for (int64_t i = begin; i < end; ++i) {
+      factor[i - first] = static_cast<A>(in_.scale) * b.gate[i - first];
     }
-    member.sync();
+    rows.softmax_backward(part.reads, part.p, u, dgate + (begin - first),
+                          want_logits ? factor + (begin - first) : nullptr);
+  }
+  for (const auto& [out, values] :
+       {std::pair{head.dgate, dgate}, {head.dd, b.dd}, {head.dd_self, b.dd_self}}) {
+    for (int64_t i = begin; out && i < end; ++i) *out[i] = static_cast<T>(values[i - first]);
   }
 }
 
@@ -290,7 +385,7 @@ template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
   struct Task {
     Scratch<Accumulator<T>> scratch;
-    Head<T> head;
+    Heads<T> heads;
     UnstagedRows<T> y;
   };
   parallel_teams(
@@ -301,12 +396,13 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
         Scratch<Accumulator<T>> scratch(in.rows.of(s, head), s.length, in.key_width, in.value_width,
                                         team);
         const int64_t block = scratch.plan.block;
-        return Task{std::move(scratch), Head<T>(in, s, head, block),
+        Heads<T> heads = heads_in_work(scratch, in, s, head);
+        return Task{std::move(scratch), std::move(heads),
                     UnstagedRows<T>({y, in.sequences, s, in.heads, head, in.value_width}, block)};
       },
       [&](int64_t, Task& task, const Member& member) {
-        forward(in, task.head, task.y, task.scratch, member);
-        task.scratch.members[member.rank()] = {};  // to the thread that took it
+        forward(in, task.heads, task.y, task.scratch, member);
+        task.scratch.give_back(member);
       });
 }
 

@@ -11,7 +11,8 @@
 namespace hopmix::kernels::scratch {
 namespace {
 
-constexpr size_t kLine = 64, kLargePage = size_t{2} << 20, kLarge = 8 * kLargePage;
+// Two lines: the hardware fetches them in pairs, and neighbours must not share one.
+constexpr size_t kLine = 128, kLargePage = size_t{2} << 20, kLarge = 8 * kLargePage;
 constexpr size_t kKept = size_t{64} << 20;
 
 // In front of each block, on a line of its own.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "hopmix/kernels/rows.h"
@@ -18,15 +19,24 @@ namespace hopmix::kernels {
 struct BlockPlan {
   int64_t length, block;
 
-  BlockPlan(const Rows& rows, int64_t sequence, int64_t team, int64_t heads = 1)
+  BlockPlan(const Rows& rows, int64_t sequence, int64_t team, int64_t heads = 1, bool apart = false)
       : length(sequence), block(kShort) {
     if (length <= kShort || (rows.inherits() && team == 1)) return;
     const int64_t reads = (most_reads(rows, length) + 1) * heads;
-    if (team > 1) {
+    if (apart) {
+      block = std::clamp(kReadsApart / reads, kShort, kLongApart);
+    } else if (team > 1) {
       block = std::clamp(kReads / reads, kShort, rows.inherits() ? kLong / 2 : kLong);
     } else if (reads >= kManyReads && length >= 2 * kLong) {
       block = std::clamp(kReads / reads, kShort, kLong);
     }
+  }
+
+  int64_t count() const { return (length + block - 1) / block; }
+
+  /// Block n: its first row and the one behind its last.
+  std::pair<int64_t, int64_t> rows(int64_t n) const {
+    return {n * block, std::min(n * block + block, length)};
   }
 
  private:
@@ -42,7 +52,8 @@ struct BlockPlan {
   }
 
   static constexpr int64_t kShort = 32, kLong = 1024;
-  static constexpr int64_t kManyReads = 32, kReads = 1 << 16;
+  static constexpr int64_t kManyReads = 32, kReads = 1 << 16, kReadsApart = 1 << 14,
+                           kLongApart = 256;
 };
 
 }  // namespace hopmix::kernels

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "hopmix/kernels/bfloat16.h"
 #include "hopmix/kernels/padded.h"
@@ -238,6 +239,20 @@ HWY_INLINE void softmax(A* HWY_RESTRICT p, int64_t n) {
   }
 }
 
+/// body(count, c) with as many vectors of columns [from, to) at once as there are: `count` is a
+/// constant, vectors from column c on. One sweep over the reads does them all, and half a row, the
+/// share of a team's member, is not swept twice.
+template <typename A, typename Body>
+HWY_INLINE void by_columns(int64_t from, int64_t to, const Body& body) {
+  const int64_t lanes = hn::Lanes(Tag<A>());
+  int64_t c = from;
+  for (; c + kVectors * lanes <= to; c += kVectors * lanes) {
+    body(std::integral_constant<int64_t, kVectors>(), c);
+  }
+  for (; c + 2 * lanes <= to; c += 2 * lanes) body(std::integral_constant<int64_t, 2>(), c);
+  for (; c < to; c += lanes) body(std::integral_constant<int64_t, 1>(), c);
+}
+
 /// Sums over reads of columns [c, c + kCount * lanes): sum[v] = sum_r w[r] base[at[r] + c + v *
 /// lanes]. Two partial sums, whatever kCount, so that a column does not depend on its block.
 template <int64_t kCount, typename A>
@@ -272,17 +287,11 @@ HWY_INLINE void gather_reads(const A* HWY_RESTRICT w, const A* HWY_RESTRICT base
                              const int64_t* HWY_RESTRICT at, int64_t n, int64_t from, int64_t to,
                              const Finish& finish) {
   const int64_t lanes = hn::Lanes(Tag<A>());
-  int64_t c = from;
-  for (; c + kVectors * lanes <= to; c += kVectors * lanes) {
-    Vec<A> sum[kVectors];
-    weighted_sum<kVectors>(w, base + c, at, n, sum);
-    for (int64_t v = 0; v < kVectors; ++v) finish(c + v * lanes, sum[v]);
-  }
-  for (; c < to; c += lanes) {
-    Vec<A> sum[1];
-    weighted_sum<1>(w, base + c, at, n, sum);
-    finish(c, sum[0]);
-  }
+  by_columns<A>(from, to, [&](auto count, int64_t c) HWY_ATTR {
+    Vec<A> sum[count];
+    weighted_sum<count>(w, base + c, at, n, sum);
+    for (int64_t v = 0; v < count; ++v) finish(c + v * lanes, sum[v]);
+  });
 }
 
 /// weighted_sum() of two buffers together, a sum for each.
@@ -313,17 +322,11 @@ HWY_INLINE void gather_two_reads(const A* HWY_RESTRICT wx, const A* HWY_RESTRICT
                                  const int64_t* HWY_RESTRICT at, int64_t n, int64_t from,
                                  int64_t to, const Finish& finish) {
   const int64_t lanes = hn::Lanes(Tag<A>());
-  int64_t c = from;
-  for (; c + kVectors * lanes <= to; c += kVectors * lanes) {
-    Vec<A> sum[kVectors];
-    weighted_sum<kVectors>(wx, x + c, wy, y + c, at, n, sum);
-    for (int64_t v = 0; v < kVectors; ++v) finish(c + v * lanes, sum[v]);
-  }
-  for (; c < to; c += lanes) {
-    Vec<A> sum[1];
-    weighted_sum<1>(wx, x + c, wy, y + c, at, n, sum);
-    finish(c, sum[0]);
-  }
+  by_columns<A>(from, to, [&](auto count, int64_t c) HWY_ATTR {
+    Vec<A> sum[count];
+    weighted_sum<count>(wx, x + c, wy, y + c, at, n, sum);
+    for (int64_t v = 0; v < count; ++v) finish(c + v * lanes, sum[v]);
+  });
 }
 
 /// base[at[r] + v * lanes] += w[r] x[v] for v < kCount.
@@ -347,16 +350,11 @@ HWY_INLINE void scatter_reads(const A* HWY_RESTRICT w, A* HWY_RESTRICT base,
                               const int64_t* HWY_RESTRICT at, int64_t n, int64_t from, int64_t to,
                               const Load& load) {
   const int64_t lanes = hn::Lanes(Tag<A>());
-  int64_t c = from;
-  for (; c + kVectors * lanes <= to; c += kVectors * lanes) {
-    Vec<A> x[kVectors];
-    for (int64_t v = 0; v < kVectors; ++v) x[v] = load(c + v * lanes);
-    scatter_columns<kVectors>(w, x, base + c, at, n);
-  }
-  for (; c < to; c += lanes) {
-    const Vec<A> x[1] = {load(c)};
-    scatter_columns<1>(w, x, base + c, at, n);
-  }
+  by_columns<A>(from, to, [&](auto count, int64_t c) HWY_ATTR {
+    Vec<A> x[count];
+    for (int64_t v = 0; v < count; ++v) x[v] = load(c + v * lanes);
+    scatter_columns<count>(w, x, base + c, at, n);
+  });
 }
 
 }  // namespace hopmix::kernels::HWY_NAMESPACE
