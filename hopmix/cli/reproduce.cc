@@ -210,6 +210,8 @@ void reproduce_sweep(const Options& options) {
   settings.push_back("threads=1");
   const std::vector<train::Cell> cells =
       train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
+  const std::vector<train::Cell> second_cells = train::evaluation_cells(sweep, cells);
+  for (const train::Cell& cell : second_cells) resolve(cell);  // mistakes show before any training
   std::vector<nlohmann::json> results = train::read_results(cells);
   train_cells(sweep, cells, make_plan(cells, results), options, results);
 
@@ -217,10 +219,9 @@ void reproduce_sweep(const Options& options) {
   std::string second;
   if (!sweep.evaluations.empty()) {
     const train::Sweep other = train::evaluation_sweep(sweep);
-    const std::vector<train::Cell> of = train::evaluation_cells(sweep, cells);
-    const std::vector<nlohmann::json> scores = evaluate_cells(sweep, of);
-    json["evaluations"] = train::to_json(other, of, scores)["rows"];
-    second = "\n" + train::to_text(other, train::collect(other, of, scores));
+    const std::vector<nlohmann::json> scores = evaluate_cells(sweep, second_cells);
+    json["evaluations"] = train::to_json(other, second_cells, scores)["rows"];
+    second = "\n" + train::to_text(other, train::collect(other, second_cells, scores));
   }
   fs::create_directories(options.results);
   const fs::path stem = fs::path(options.results) / sweep.name;

@@ -182,7 +182,11 @@ std::vector<Cell> evaluation_cells(const Sweep& sweep, const std::vector<Cell>& 
   for (size_t e = 0; e < sweep.evaluations.size(); ++e) {
     for (const Cell& cell : cells) {
       if (cell.row != sweep.evaluations[e].row) continue;
-      result.push_back({e, cell.column, cell.seed, cell.run, {}});
+      result.push_back(cell);
+      result.back().row = e;
+      for (const std::string& setting : sweep.evaluations[e].settings) {
+        config::set(result.back().config, setting);
+      }
     }
   }
   return result;

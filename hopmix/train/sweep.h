@@ -66,7 +66,7 @@ std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::files
                              const std::vector<std::string>& settings);
 
 /// The second table as a sweep of its own, a row an evaluation, and its cells: those of the rows
-/// evaluated, with `config` left empty.
+/// evaluated, with the evaluation's settings.
 Sweep evaluation_sweep(const Sweep& sweep);
 std::vector<Cell> evaluation_cells(const Sweep& sweep, const std::vector<Cell>& cells);
 

@@ -102,6 +102,30 @@ TEST_F(SweepTest, AnUnfinishedRunIsNoResult) {
   EXPECT_TRUE(read_results(cells)[0].is_null());
 }
 
+TEST_F(SweepTest, EvaluationsTakeTheRunsOfTheirRow) {
+  const Sweep s = sweep(std::string(kText) + R"(
+[[evaluations]]
+name = "longer"
+row = "attention"
+set = ["task.m=9"]
+)");
+  const std::vector<Cell> cells = make_cells(s, 2, root_, {});
+  const std::vector<Cell> again = evaluation_cells(s, cells);
+  ASSERT_EQ(again.size(), 4u);  // two seeds, and two columns share a run
+  for (const Cell& cell : again) {
+    EXPECT_EQ(cell.row, 0u);
+    EXPECT_NE(cell.run.string().find("attention"), std::string::npos) << cell.run;
+    EXPECT_EQ(cell.config["task"]["m"].value<int64_t>(), 9);
+  }
+  const Sweep second = evaluation_sweep(s);
+  ASSERT_EQ(second.rows.size(), 1u);
+  EXPECT_EQ(second.rows[0].name, "longer");
+  const std::vector<nlohmann::json> scores(
+      4, {{"accuracy", 50}, {"slices", {{"depth 2", 1}, {"depth 0", 2}}}});
+  EXPECT_EQ(collect(second, again, scores)[0],
+            (std::vector<std::vector<double>>{{50, 50}, {1, 1}, {2, 2}}));
+}
+
 TEST_F(SweepTest, MistakesNameTheKey) {
   const auto message = [&](std::string text, const std::string& from, const std::string& to) {
     text.replace(text.find(from), from.size(), to);
@@ -122,6 +146,9 @@ TEST_F(SweepTest, MistakesNameTheKey) {
             "rows.1.set = 'seed=4': seeds come from --seeds, and a run has one thread");
   EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"),
             "unknown key 'bse'; did you mean 'base'?");
+  EXPECT_EQ(message(std::string(kText) + "[[evaluations]]\nname = 'e'\nrow = 'attention'\n",
+                    "row = 'attention'", "row = 'atention'"),
+            "evaluations.0.row = 'atention': must be a row's name; did you mean 'attention'?");
 }
 
 TEST(Summary, MeanAndSampleDeviation) {

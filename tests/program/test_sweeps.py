@@ -87,9 +87,36 @@ def test_reproduce_fills_a_table_once():
     assert contents("runs") == before
 
 
+EVALUATION = """
+[[evaluations]]
+name = "on more chains"
+row = "attention"
+set = ["task.queries=4"]
+"""
+
+
+def test_trained_models_are_evaluated_otherwise():
+    text = SWEEP.replace('[[columns]]\nname = "copy"\ntask = { name = "copy", m = 6 }\n', "").replace("{ copy =", "{ recall =")
+    Path("second.toml").write_text(text + EVALUATION)
+    shown = succeed("reproduce", "second.toml", "--no-plot")
+    assert re.search(r"evaluated otherwise\n\nstructure .*\non more chains +\d+\.\d\d\n", shown, flags=re.S)
+    table = json.loads(Path("results/second.json").read_text())
+    assert [row["name"] for row in table["evaluations"]] == ["on more chains"]
+    run = "runs/second/recall/attention/seed-0"
+    alone = json.loads(succeed("eval", run, "--json", "--set", "task.queries=4"))
+    assert table["evaluations"][0]["columns"]["recall"]["accuracy"] == [alone["accuracy"]]
+
+    Path("second.toml").write_text(text + EVALUATION.replace("task.queries", "task.querys"))
+    message = refuse("reproduce", "second.toml", "--runs", "other")
+    assert message == "other/second/recall/attention/seed-0: unknown key 'task.querys'; did you mean 'queries'?"
+    assert not Path("other").exists(), "a mistake shows before anything is trained"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["sweep.toml", "--draws", "2"], "--draws has no meaning for sweep.toml: it is for theorem"),
+        (["theorem", "--seeds", "2"], "--seeds has no meaning for theorem: nothing is trained"),
         (["sweep.toml", "--set", "seed=1"], "--set seed=1: seeds are counted by --seeds"),
         (
             ["sweep.toml", "--set", "threads=2"],
