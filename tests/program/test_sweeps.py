@@ -89,9 +89,9 @@ def test_reproduce_fills_a_table_once():
 
 EVALUATION = """
 [[evaluations]]
-name = "on more chains"
+name = "asked once"
 row = "attention"
-set = ["task.queries=4"]
+set = ["task.queries=1"]
 """
 
 
@@ -99,11 +99,11 @@ def test_trained_models_are_evaluated_otherwise():
     text = SWEEP.replace('[[columns]]\nname = "copy"\ntask = { name = "copy", m = 6 }\n', "").replace("{ copy =", "{ recall =")
     Path("second.toml").write_text(text + EVALUATION)
     shown = succeed("reproduce", "second.toml", "--no-plot")
-    assert re.search(r"evaluated otherwise\n\nstructure .*\non more chains +\d+\.\d\d\n", shown, flags=re.S)
+    assert re.search(r"evaluated otherwise\n\nstructure .*\nasked once +\d+\.\d\d\n", shown, flags=re.S)
     table = json.loads(Path("results/second.json").read_text())
-    assert [row["name"] for row in table["evaluations"]] == ["on more chains"]
+    assert [row["name"] for row in table["evaluations"]] == ["asked once"]
     run = "runs/second/recall/attention/seed-0"
-    alone = json.loads(succeed("eval", run, "--json", "--set", "task.queries=4"))
+    alone = json.loads(succeed("eval", run, "--json", "--set", "task.queries=1"))
     assert table["evaluations"][0]["columns"]["recall"]["accuracy"] == [alone["accuracy"]]
 
     Path("second.toml").write_text(text + EVALUATION.replace("task.queries", "task.querys"))
