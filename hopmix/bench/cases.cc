@@ -388,7 +388,7 @@ std::vector<Group> groups() {
        "the same by the scores' matrix, softmax and topk of PyTorch",
        attention_by_scores,
        {""},
-       {.growth = Growth::kQuadraticMemory, .by_default = false}},
+       {.growth = Growth::kQuadraticMemory, .is_peer = true, .by_default = false}},
       {kDenseSolve,
        "glr_attention on dense by softmax and solve_triangular of PyTorch",
        solve,
