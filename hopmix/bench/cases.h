@@ -36,6 +36,7 @@ enum class Growth {
 struct Traits {
   Growth growth = Growth::kReads;
   bool is_peer = false;        // of PyTorch: what the others are compared with
+  bool heads_first = false;    // takes and gives [B,H,T,D]
   bool by_default = true;      // without being named
   bool on_the_fly = false;     // rows are made as they are read; a list is made before otherwise
   bool includes_self = false;  // a token reads itself, beyond its pattern

@@ -39,8 +39,8 @@ struct Job {
       : which(one), problem(make_problem(one, shape, dtype)) {
     const c10::AutoGradMode off(false);
     const int64_t t = shape.length, h = shape.heads;
-    seed = one.is_peer ? at::randn({shape.batch, h, t, shape.width})
-                       : at::randn({shape.batch, t, h, shape.width});
+    seed = one.heads_first ? at::randn({shape.batch, h, t, shape.width})
+                           : at::randn({shape.batch, t, h, shape.width});
     seed = seed.to(dtype);
   }
 

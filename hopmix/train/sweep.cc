@@ -109,6 +109,7 @@ Sweep read_sweep(const std::filesystem::path& file) {
   sweep.name = file.stem();
   sweep.title = root.get("title", sweep.name);
   sweep.note = root.get("note", "");
+  sweep.reference = root.get("reference", sweep.reference);
   sweep.base = root.table("base").node();
   for (const config::Table& table : root.tables("columns")) {
     SweepColumn column = read_column(table);
@@ -282,7 +283,7 @@ std::string to_text(const Sweep& sweep, const Table& table) {
     }
   }
   return sweep.title + "\n\n" + text_table(head, rows, {true, true, true}) +
-         "\nAccuracy in percent" + (paper ? "; the paper's figure in parentheses." : ".") +
+         "\nAccuracy in percent" + (paper ? "; " + sweep.reference + " in parentheses." : ".") +
          (sweep.note.empty() ? "" : " " + sweep.note) + "\n";
 }
 

@@ -2,6 +2,7 @@
 // it.
 //
 //   title, note        shown above and below the table
+//   reference          what the figures under `paper` are, "the paper's figure" if absent
 //   [base]             a config without task and blocks
 //   [[columns]]        name, title, task = {...}; slice (all count if absent), set = ["key=value"]
 //   [[rows]]           name, time, cache, blocks = [{...}], paper = {COLUMN = percent}, set
@@ -43,6 +44,7 @@ struct SweepEvaluation {
 
 struct Sweep {
   std::string name, title, note;
+  std::string reference = "the paper's figure";  // of rows that have one
   toml::table base;
   std::vector<SweepColumn> columns;
   std::vector<SweepRow> rows;

@@ -48,7 +48,7 @@ def test_version_and_info():
         (["reproduce", "tabel1"], "reproduction 'tabel1' is not known; did you mean 'table1'?"),
         (["reproduce", "no.toml"], "cannot read 'no.toml': No such file or directory"),
         (["reproduce", "sweep.toml", "--jobs", "0"], "--jobs: Value 0 not in range 1 to 1024"),
-        (["reproduce", "tiny.toml"], "unknown key 'model'; known: title, note, base, columns, rows, evaluations"),
+        (["reproduce", "tiny.toml"], "unknown key 'model'; known: title, note, reference, base, columns, rows, evaluations"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
