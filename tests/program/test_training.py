@@ -80,7 +80,7 @@ def test_a_run_that_exists_is_left_alone():
         ("model.blocks.0.pattern=fib", "model.blocks.0.pattern: '2^k' in run/config.toml, 'fib' in this config"),
         (
             "model.blocks=[{mixer='glr', pattern='2^k'}, {mixer='attention'}]",
-            "model.blocks.1.heads: absent in run/config.toml, 4 in this config",
+            "model.blocks.1.head_width: absent in run/config.toml, 4 in this config",
         ),
     ],
 )
