@@ -60,7 +60,8 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
            << 1 - static_cast<double>(from_right) / width << "," << 18.0 / height << " left point "
            << sign << " offset 1.2,0\n";
   };
-  if (paper) name_sign(sweep.reference, "pt 13 ps 1.4 lc rgb '#E69F00'");
+  const bool of_paper = sweep.reference == train::Sweep().reference;
+  if (paper) name_sign(of_paper ? "paper" : "reference", "pt 13 ps 1.4 lc rgb '#E69F00'");
   if (deviation) name_sign("deviation", "pt 2 ps 0.8 lc rgb '#000000'");
   if (paper || deviation) name_sign("measured", "pt 5 ps 1.6 lc rgb '#0072B2'");
   for (size_t c = 0; c < columns; ++c) {
