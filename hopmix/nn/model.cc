@@ -199,16 +199,16 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   for (config::Table& block : table.tables("blocks")) {
     block.require("mixer");  // the first key that an error lists
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
-    for (int64_t i = 0; i < repeat; ++i) mixers.push_back(make_mixer(block, defaults));
+    for (int64_t i = 0; i < repeat; ++i) {
+      if (!mixers.empty() && mixers.back()->one_vector_a_hop()) {
+        throw block.bad("mixer",
+                        "follows a block that gives one vector a hop, which must be the last");
+      }
+      mixers.push_back(make_mixer(block, defaults));
+    }
     block.finish();
   }
   if (mixers.empty()) throw table.bad("blocks", "needs at least one [[model.blocks]] with a mixer");
-  for (size_t i = 0; i + 1 < mixers.size(); ++i) {
-    if (mixers[i]->one_vector_a_hop()) {
-      throw table.bad("blocks", "block " + std::to_string(i + 1) +
-                                    " gives one vector a hop, and so must be the last");
-    }
-  }
   if (task.readouts > 1) read_readouts(table, mixers, config);
   table.finish();
   return std::make_shared<LanguageModel>(config, mixers);

@@ -5,6 +5,11 @@
 #include "hopmix/base/nearest.h"
 
 namespace hopmix::nn {
+namespace {
+
+constexpr int64_t kMost = 4096;  // positions that a token may reach
+
+}  // namespace
 
 void Publication::ask(const std::vector<int64_t>& widths, bool include_self) {
   Selected& selected = selection(include_self);
@@ -15,7 +20,6 @@ void Publication::ask(const std::vector<int64_t>& widths, bool include_self) {
 }
 
 std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t>& fallback) {
-  constexpr int64_t kMost = 4096;
   const std::vector<int64_t> widths = table.integers("widths", fallback);
   int64_t reached = 1;
   for (const int64_t width : widths) {
@@ -27,6 +31,14 @@ std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t
                         std::to_string(kMost));
   }
   return widths;
+}
+
+int64_t read_kappa(config::Table& table, int64_t fallback) {
+  const int64_t kappa = table.get("kappa", fallback);
+  if (kappa < 1 || kappa > kMost) {
+    throw table.bad("kappa", "must be from 1 to " + std::to_string(kMost));
+  }
+  return kappa;
 }
 
 std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,

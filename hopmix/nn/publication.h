@@ -35,6 +35,9 @@ using Publications = std::map<std::string, std::shared_ptr<Publication>>;
 /// The key `widths`: at least one, each at least 1, reaching 4096 positions at most.
 std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t>& fallback);
 
+/// The key `kappa`: from 1 to 4096 positions of a token.
+int64_t read_kappa(config::Table& table, int64_t fallback);
+
 /// Enters what a layer publishes under the table's key `mem`. Throws Error if the name is taken.
 std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,
                                      const Publication& publication);

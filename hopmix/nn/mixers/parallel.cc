@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "hopmix/nn/heads.h"
+#include "hopmix/nn/publication.h"
 
 namespace hopmix::nn {
 namespace {
@@ -27,9 +28,19 @@ State take(size_t branch, const State& whole) {
   return part;
 }
 
+// The mixer of a branch's own table; what it gives is added to what the others give.
+std::shared_ptr<Mixer> make_branch(config::Table& table, const BlockDefaults& defaults) {
+  std::shared_ptr<Mixer> branch = make_mixer(table, defaults);
+  if (branch->one_vector_a_hop()) {
+    throw table.bad("readout", "gives one vector a hop, which only the last block of a model may");
+  }
+  table.finish();
+  return branch;
+}
+
 // Attention to the kappa entries retrieved from the cache that `table` names.
 std::shared_ptr<Mixer> retrieved_branch(config::Table& table, const BlockDefaults& defaults) {
-  const int64_t kappa = table.get_at_least("kappa", 32, 1);
+  const int64_t kappa = read_kappa(table, 32);
   toml::table keys{
       {"mixer", "mura"}, {"mem", table.require("mem")}, {"widths", toml::array{kappa}}};
   config::Table branch(keys, table.path());
@@ -105,8 +116,7 @@ MixerEntry parallel_entry() {
             const toml::array fallback{toml::table{{"mixer", "mamba"}},
                                        toml::table{{"mixer", "local_attention"}}};
             for (config::Table& branch : table.tables("branches", fallback)) {
-              branches.push_back(make_mixer(branch, defaults));
-              branch.finish();
+              branches.push_back(make_branch(branch, defaults));
             }
             if (branches.empty()) {
               throw table.bad("branches", "needs at least one table with a mixer");
@@ -126,8 +136,7 @@ MixerEntry topk_access_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             config::Table recurrent = table.table("recurrent");
             recurrent.get("mixer", "gated_deltanet");
-            const auto base = make_mixer(recurrent, defaults);
-            recurrent.finish();
+            const auto base = make_branch(recurrent, defaults);
             return std::make_shared<Parallel>(defaults.width,
                                               std::vector{base, retrieved_branch(table, defaults)},
                                               Combine::kGates);

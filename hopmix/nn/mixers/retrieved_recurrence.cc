@@ -14,6 +14,7 @@ constexpr double kOpenGate = 3;
 // by.
 constexpr double kWidestGate = 0.9;
 constexpr double kSmallWeight = 0.1;
+constexpr int64_t kMostHops = 4096;
 
 }  // namespace
 
@@ -127,8 +128,8 @@ int64_t RetrievedRecurrence::state_bytes(int64_t t) const {
 MixerEntry retrieved_recurrence_entry() {
   return {"retrieved_recurrence",
           "z_i^(r) = gate_i sum_{j in top k} softmax(q_i.k_j) z_j^(r-1), z_i^(0) = v_i",
-          "k",
-          "hops + 1",
+          "hops k",
+          "n hops",
           "hopmix; docs/retrieved-recurrence.md",
           [](config::Table& table, const BlockDefaults& defaults) {
             RetrievedRecurrenceConfig config;
@@ -136,7 +137,7 @@ MixerEntry retrieved_recurrence_entry() {
             config.mem = table.require("mem");
             config.width = defaults.width;
             config.token_shift = table.get("token_shift", defaults.token_shift);
-            config.kappa = table.get_at_least("kappa", config.kappa, 1);
+            config.kappa = read_kappa(table, config.kappa);
             config.form = table.get_choice("form", config.form, {"register", "scalar"});
             const int64_t heads = config.publication->heads;
             config.heads = heads;
@@ -148,6 +149,9 @@ MixerEntry retrieved_recurrence_entry() {
               }
             } else {
               config.hops = table.get_at_least("hops", std::max<int64_t>(defaults.readouts, 4), 1);
+              if (config.hops > kMostHops) {
+                throw table.bad("hops", "must be at most " + std::to_string(kMostHops));
+              }
               config.readout = table.get_choice("readout", config.readout, {"joint", "shared"});
               if (config.readout == "shared" && config.hops < defaults.readouts) {
                 throw table.bad("hops", "must be at least the task's readouts, " +
