@@ -70,6 +70,7 @@ def test_examples_of_the_manual_run():
     text = (ROOT / "docs/operators.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(examples) >= 5
+    assert text.count("\n```") % 2 == 0, "a fence is open"
     names = {"torch": torch}
     for example in examples:
         exec(re.sub(r"^torch\.ops\.load_library.*$", "", example, flags=re.MULTILINE), names)
