@@ -146,52 +146,6 @@ void errors(int64_t n, int64_t width, const A* a, const A* beta, const A* v, con
   }
 }
 
-// `count` vectors of columns: o = S^T q of the state after, a S_before^T q + (k . q) u, so that the
-// state is gone through once for both sums and once to be written.
-template <int kCount, typename A>
-HWY_INLINE void step_columns(int64_t keys, int64_t values, A a, A beta, A both, const A* q,
-                             const A* k, const A* v, A* state, A* o) {
-  const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
-  Vec<A> from_k[kCount], from_q[kCount], u[kCount];
-  for (int c = 0; c < kCount; ++c) from_k[c] = from_q[c] = hn::Zero(d);
-  for (int64_t r = 0; r < keys; ++r) {
-    const auto key = hn::Set(d, k[r]), query = hn::Set(d, q[r]);
-    for (int c = 0; c < kCount; ++c) {
-      const auto s = hn::LoadU(d, state + r * values + c * lanes);
-      from_k[c] = hn::MulAdd(key, s, from_k[c]);
-      from_q[c] = hn::MulAdd(query, s, from_q[c]);
-    }
-  }
-  const auto decay = hn::Set(d, a);
-  for (int c = 0; c < kCount; ++c) {
-    const auto error = hn::NegMulAdd(decay, from_k[c], hn::LoadU(d, v + c * lanes));
-    u[c] = hn::Mul(hn::Set(d, beta), error);
-    hn::StoreU(hn::MulAdd(hn::Set(d, both), u[c], hn::Mul(decay, from_q[c])), d, o + c * lanes);
-  }
-  for (int64_t r = 0; r < keys; ++r) {
-    const auto key = hn::Set(d, k[r]);
-    for (int c = 0; c < kCount; ++c) {
-      A* at = state + r * values + c * lanes;
-      hn::StoreU(hn::MulAdd(key, u[c], hn::Mul(decay, hn::LoadU(d, at))), d, at);
-    }
-  }
-}
-
-template <typename A>
-void step(int64_t keys, int64_t values, A a, A beta, const A* q, const A* k, const A* v, A* state,
-          A* o) {
-  const int64_t lanes = hn::Lanes(Tag<A>());
-  const A both = dot(k, q, keys);
-  int64_t c = 0;
-  for (; c + 4 * lanes <= values; c += 4 * lanes) {
-    step_columns<4>(keys, values, a, beta, both, q, k, v + c, state + c, o + c);
-  }
-  for (; c < values; c += lanes) {
-    step_columns<1>(keys, values, a, beta, both, q, k, v + c, state + c, o + c);
-  }
-}
-
 template <typename A>
 void add(int64_t size, const A* x, A* y) {
   const Tag<A> d;
@@ -202,7 +156,7 @@ void add(int64_t size, const A* x, A* y) {
 
 template <typename A, typename O>
 DeltaTable<A, O> table() {
-  return {weights<A, O>, weights_transposed<A, O>, weights_backward<A>, errors<A>, step<A>, add<A>};
+  return {weights<A, O>, weights_transposed<A, O>, weights_backward<A>, errors<A>, add<A>};
 }
 
 // What is exported cannot be a template.

@@ -42,10 +42,6 @@ struct DeltaTable {
   void (*errors)(int64_t n, int64_t width, const A* a, const A* beta, const A* v, const A* x, A* w,
                  A* u);
 
-  /// One token alone: state [keys, values] becomes the one after it; o [values].
-  void (*step)(int64_t keys, int64_t values, A a, A beta, const A* q, const A* k, const A* v,
-               A* state, A* o);
-
   /// y += x
   void (*add)(int64_t size, const A* x, A* y);
 };

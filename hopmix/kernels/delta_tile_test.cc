@@ -94,33 +94,6 @@ TYPED_TEST(DeltaTile, WeightsAndTheirGradients) {
   });
 }
 
-TYPED_TEST(DeltaTile, OneToken) {
-  using A = TypeParam;
-  testing::for_each_target([&] {
-    for (const int64_t keys : {16, 48}) {
-      for (const int64_t values : {16, 64, 80}) {
-        const std::vector<A> q = this->random(keys, -1, 1, 1), k = this->random(keys, -1, 1, 2);
-        const std::vector<A> v = this->random(values, -1, 1, 3);
-        const std::vector<A> before = this->random(keys * values, -1, 1, 4);
-        std::vector<A> state = before, o(values);
-        const A a = A(0.75), beta = A(0.5);
-        delta_tiles<A, A>().step(keys, values, a, beta, q.data(), k.data(), v.data(), state.data(),
-                                 o.data());
-        for (int64_t c = 0; c < values; ++c) {
-          double error = v[c], read = 0;
-          for (int64_t r = 0; r < keys; ++r) error -= k[r] * 0.75 * before[r * values + c];
-          for (int64_t r = 0; r < keys; ++r) {
-            const double s = 0.75 * before[r * values + c] + 0.5 * error * k[r];
-            ASSERT_LE(std::abs(state[r * values + c] - s), this->kRounding * 8);
-            read += s * q[r];
-          }
-          ASSERT_LE(std::abs(o[c] - read), this->kRounding * 64);
-        }
-      }
-    }
-  });
-}
-
 TYPED_TEST(DeltaTile, Errors) {
   using A = TypeParam;
   const int64_t n = 16, width = 32;

@@ -333,6 +333,32 @@ inline NormalizedGradients normalized_gradients(const Matrix& log_a, const Matri
   return {g.a, g.b, direct.x};
 }
 
+/// One head: q, k [1,DK], v [1,DV], log_decay [DK,1] and the state before, [DK,DV].
+struct MatrixStep {
+  Matrix q, k, v, log_decay, state;
+};
+
+struct MatrixStepOutputs {
+  Matrix o, state;
+};
+
+/// S' = diag(e^g) S, S_new = S' + k^T u, o = scale q S_new with u = beta (v - k S'); u = v without
+/// beta.
+inline MatrixStepOutputs matrix_step(const MatrixStep& in, double scale, const double* beta) {
+  Matrix state = in.state;
+  for (int64_t c = 0; c < state.rows; ++c) {
+    for (int64_t d = 0; d < state.cols; ++d) state(c, d) *= std::exp(in.log_decay(c, 0));
+  }
+  Matrix u = in.v;
+  if (beta != nullptr) {
+    const Matrix read = multiply(in.k, state);
+    for (int64_t d = 0; d < u.cols; ++d) u(0, d) = *beta * (in.v(0, d) - read(0, d));
+  }
+  const Matrix written = multiply(transpose(in.k), u);
+  for (size_t x = 0; x < state.data.size(); ++x) state.data[x] += written.data[x];
+  return {scaled(scale, multiply(in.q, state)), state};
+}
+
 /// One sequence: u, delta [T,E], a [E,N], b, c [T,N], d [E,1], initial state [E,N].
 struct ScanInputs {
   Matrix u, delta, a, b, c, d, initial;

@@ -163,13 +163,15 @@ void for_chunks(const ChunkedCall& call, const kernels::Sequence& s, int64_t hea
 }
 
 /// make() gives a Rule. o [B,T,H,DV], state [N,H,DK,DV], or undefined where the Rule has its own.
+/// Sequences of one token are left out if they are `stepped`.
 template <typename T, typename MakeRule>
 void chunked_forward(const ChunkedCall& call, const MakeRule& make, const Tensor& o,
-                     const Tensor& state) {
+                     const Tensor& state, bool stepped = false) {
   using A = kernels::Accumulator<T>;
   const int64_t heads = call.heads, tasks = call.sequences.count() * heads;
   kernels::parallel_tasks(tasks, call.entries(), [&](int64_t task) {
     const kernels::Sequence& s = call.sequences.list[task / heads];
+    if (stepped && s.length == 1) return;
     const int64_t head = task % heads, offset = call.state_offset(task / heads, head);
     const int64_t rows = call.rows();
     const kernels::Buffer<A> q(rows * call.keys()), k(rows * call.keys());

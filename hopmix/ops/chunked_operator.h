@@ -1,5 +1,6 @@
 // An operator over time with a matrix state, from its inputs and its Rule (chunked_heads.h):
-// checks, CPU and meta kernels, autograd. With INPUTS = q, k, v and more:
+// checks, CPU and meta kernels, autograd. Sequences of one token, as in decoding, go by
+// kernels/matrix_step.h instead. With INPUTS = q, k, v and more:
 //   NAME(INPUTS, float? scale=None, Tensor? initial_state=None, Tensor? cu_seqlens=None)
 //       -> (Tensor o, Tensor state)
 //   NAME_backward(Tensor? grad_o, Tensor? grad_state, INPUTS, float? scale, Tensor? initial_state,
@@ -7,25 +8,49 @@
 // The second is there so that torch.compile can trace it; it has no derivative of its own.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "hopmix/kernels/matrix_step.h"
 #include "hopmix/ops/chunked_heads.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"
 
 namespace hopmix::ops {
 
+/// What a step takes beside q, k and v: log decays of a head, or of its key channels, and the share
+/// of the error that the delta rule writes. Undefined where there are none.
+struct Gates {
+  Tensor log_decay, beta;
+};
+
+/// o and state of the sequences of one token.
+template <typename T>
+void step_forward(const ChunkedCall& call, const Gates& gates, const Tensor& o,
+                  const Tensor& state) {
+  const auto read_gate = [](const Tensor& t) { return t.defined() ? read<T>(t) : nullptr; };
+  kernels::matrix_step<T>(
+      {read<T>(call.q), read<T>(call.k), read<T>(call.v), read_gate(gates.log_decay),
+       gates.log_decay.defined() && gates.log_decay.dim() == 4, read_gate(gates.beta),
+       read_state<T>(call.initial_state), call.heads, call.kv_heads, call.key_width,
+       call.value_width, call.scale, call.sequences},
+      write<T>(o), write<kernels::Accumulator<T>>(state));
+}
+
 /// Op describes one operator on N tensors, of which the first three are q, k and v:
 ///   kName, kInputs                        "ssd", "Tensor q, Tensor k, ..."
 ///   check(Arguments&, const Tensors<N>&)  of the inputs after v; may be absent if there are none
+///   gates(const Tensors<N>&)              which of them are the Gates
 ///   Rule<T, O, Products>                  Rule(call, inputs, gradients), both Tensors<N>: the
 ///                                         gradients are undefined where they are not wanted
 template <typename Op, size_t N, typename Indices = std::make_index_sequence<N>>
@@ -64,10 +89,18 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
     const ChunkedCall call(args, in[0], in[1], in[2], scale, contiguous_if(initial), cu);
     const Outputs out = outputs(args);
     if (call.value_width == 0) return out;
+    const Tensor &o = std::get<0>(out), &state = std::get<1>(out);
+    const auto& sequences = call.sequences.list;
+    const auto is_step = [](const kernels::Sequence& s) { return s.length == 1; };
+    if (std::any_of(sequences.begin(), sequences.end(), is_step)) {
+      with_storage_type(args.dtype(),
+                        [&]<typename T>() { step_forward<T>(call, Op::gates(in), o, state); });
+      if (std::all_of(sequences.begin(), sequences.end(), is_step)) return out;
+    }
     with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
       using Rule = typename Op::template Rule<T, O, Products>;
       const auto make = [&] { return Rule(call, in, Tensors<N>()); };
-      chunked_forward<T>(call, make, std::get<0>(out), std::get<1>(out));
+      chunked_forward<T>(call, make, o, state, /*stepped=*/true);
     });
     return out;
   }
@@ -123,7 +156,8 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
   }
 
   static Outputs call(const Tensors<N>& t, Scale scale, Maybe initial, Maybe cu) {
-    return find<decltype(forward_cpu)>("").call(t[I]..., scale, initial, cu);
+    static const auto handle = find<decltype(forward_cpu)>("");
+    return handle.call(t[I]..., scale, initial, cu);
   }
 
   class Function : public torch::autograd::Function<Function> {
@@ -157,8 +191,17 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
     }
   };
 
+  static bool differentiates(const Tensor& t) {
+    return t.defined() &&
+           ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(/*level=*/0).defined());
+  }
+
   static Outputs autograd(TensorArgument<I>... t, Scale scale, Maybe initial, Maybe cu) {
     const Tensors<N> in{t...};
+    if (!((differentiates(t) || ...) || (initial && differentiates(*initial)))) {
+      const at::AutoDispatchBelowADInplaceOrView below;  // a node of the graph costs as a step does
+      return call(in, scale, initial, cu);
+    }
     const std::vector<Tensor> out = Function::apply(at::TensorList(in), initial, scale, cu);
     return {out[0], out[1]};
   }

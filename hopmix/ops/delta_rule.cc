@@ -17,6 +17,8 @@ struct Delta {
     args.tensor("beta", in[3], {"B", "T", "H"});
   }
 
+  static Gates gates(const Tensors<4>& in) { return {{}, in[3]}; }
+
   template <typename T, typename O, typename Products>
   struct Rule : DeltaRule<T, O, Products> {
     Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
@@ -32,6 +34,8 @@ struct GatedDelta {
     args.tensor("log_decay", in[3], {"B", "T", "H"});
     args.tensor("beta", in[4], {"B", "T", "H"});
   }
+
+  static Gates gates(const Tensors<5>& in) { return {in[3], in[4]}; }
 
   template <typename T, typename O, typename Products>
   struct Rule : DeltaRule<T, O, Products> {

@@ -73,11 +73,6 @@ class DeltaRule {
   void forward(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
     const int64_t n = chunk.rows();
     enter(chunk);
-    if (chunk.length == 1) {  // decoding: the products would be mostly padding
-      table_.step(keys_, values_, decays() ? a()[0] : A{1}, beta()[0], tiles.q, tiles.k, tiles.v,
-                  state, tiles.o);
-      return;
-    }
     const O *k = k_.left(tiles.k, n, keys_), *q = q_.left(tiles.q, n, keys_);
     const O* s = state_.right(state, keys_, values_);
     Products::multiply(n, values_, keys_, q, keys_, s, values_, tiles.o, values_, false);

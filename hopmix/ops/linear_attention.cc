@@ -12,6 +12,8 @@ struct Op {
   static constexpr char kName[] = "linear_attention";
   static constexpr char kInputs[] = "Tensor q, Tensor k, Tensor v";
 
+  static Gates gates(const Tensors<3>&) { return {}; }
+
   template <typename T, typename O, typename Products>
   struct Rule : OuterProducts<T, O, Products, HeadDecay<T, O, Products, /*kDecays=*/false>> {
     Rule(const ChunkedCall& call, const Tensors<3>&, const Tensors<3>&)

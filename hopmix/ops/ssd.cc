@@ -16,6 +16,8 @@ struct Op {
     args.tensor("log_decay", in[3], {"B", "T", "H"});
   }
 
+  static Gates gates(const Tensors<4>& in) { return {in[3], {}}; }
+
   template <typename T, typename O, typename Products>
   struct Rule : OuterProducts<T, O, Products, HeadDecay<T, O, Products, /*kDecays=*/true>> {
     Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
