@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 
 #include "hopmix/base/files.h"
 #include "hopmix/base/nearest.h"
@@ -182,6 +183,24 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
   }
 }
 
+// Mistakes show before any training: the trained weights must fit the evaluated model.
+void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
+                      const std::vector<train::Cell>& cells) {
+  resolve(cell);
+  const auto trained = std::find_if(cells.begin(), cells.end(),
+                                    [&](const train::Cell& c) { return c.run == cell.run; });
+  const auto sizes = [](const train::Cell& of) {
+    std::map<std::string, std::vector<int64_t>> result;
+    for (const auto& item : train::make_experiment(of.config).model->named_parameters()) {
+      result[item.key()] = item.value().sizes().vec();
+    }
+    return result;
+  };
+  if (sizes(cell) == sizes(*trained)) return;
+  throw Error("evaluations." + std::to_string(cell.row) + ".set: makes another model than '" +
+              sweep.rows[trained->row].name + "' trains, and its weights would not fit");
+}
+
 // The second table: `results` of evaluation_cells.
 std::vector<nlohmann::json> evaluate_cells(const train::Sweep& sweep,
                                            const std::vector<train::Cell>& cells) {
@@ -211,7 +230,7 @@ void reproduce_sweep(const Options& options) {
   const std::vector<train::Cell> cells =
       train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
   const std::vector<train::Cell> second_cells = train::evaluation_cells(sweep, cells);
-  for (const train::Cell& cell : second_cells) resolve(cell);  // mistakes show before any training
+  for (const train::Cell& cell : second_cells) check_evaluation(sweep, cell, cells);
   std::vector<nlohmann::json> results = train::read_results(cells);
   train_cells(sweep, cells, make_plan(cells, results), options, results);
 

@@ -1,6 +1,7 @@
 #include "hopmix/nn/selection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace hopmix::nn {
@@ -19,7 +20,9 @@ Tensor best_positions(const Tensor& scores, int64_t kappa) {
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + kept, order.end(),
                       [score](int32_t a, int32_t b) {
-                        return score[a] != score[b] ? score[a] > score[b] : a < b;
+                        const bool a_nan = std::isnan(score[a]), b_nan = std::isnan(score[b]);
+                        if (a_nan != b_nan) return b_nan;  // below every number
+                        return a_nan || score[a] == score[b] ? a < b : score[a] > score[b];
                       });
     std::copy(order.begin(), order.begin() + kept, out);
   }

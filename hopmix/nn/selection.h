@@ -9,8 +9,8 @@
 
 namespace hopmix::nn {
 
-/// The kappa best of one token's scores [B,H,n], best first, ties to the earlier: int32
-/// [B,H,kappa], -1 padded.
+/// The kappa best of one token's scores [B,H,n], best first, ties to the earlier, NaN below every
+/// number: int32 [B,H,kappa], -1 padded.
 torch::Tensor best_positions(const torch::Tensor& scores, int64_t kappa);
 
 /// indices [B,T,H,kappa] of tokens start, start+1, ..., best first -> [B,T,H,kappa-1]: each row

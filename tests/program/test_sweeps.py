@@ -109,6 +109,11 @@ def test_trained_models_are_evaluated_otherwise():
     Path("second.toml").write_text(text + EVALUATION.replace("task.queries", "task.querys"))
     message = refuse("reproduce", "second.toml", "--runs", "other")
     assert message == "other/second/recall/attention/seed-0: unknown key 'task.querys'; did you mean 'queries'?"
+    Path("second.toml").write_text(text + EVALUATION.replace("task.queries=1", "model.width=8"))
+    message = refuse("reproduce", "second.toml", "--runs", "other")
+    assert message == (
+        "evaluations.0.set: makes another model than 'attention' trains, and its weights would not fit"
+    )
     assert not Path("other").exists(), "a mistake shows before anything is trained"
 
 
