@@ -189,14 +189,19 @@ void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
   resolve(cell);
   const auto trained = std::find_if(cells.begin(), cells.end(),
                                     [&](const train::Cell& c) { return c.run == cell.run; });
-  const auto sizes = [](const train::Cell& of) {
+  const toml::table resolved = resolve(*trained);
+  toml::table otherwise = resolved;
+  for (const std::string& setting : sweep.evaluations[cell.row].settings) {
+    config::set(otherwise, setting);
+  }
+  const auto sizes = [](const toml::table& of) {
     std::map<std::string, std::vector<int64_t>> result;
-    for (const auto& item : train::make_experiment(of.config).model->named_parameters()) {
+    for (const auto& item : train::make_experiment(of).model->named_parameters()) {
       result[item.key()] = item.value().sizes().vec();
     }
     return result;
   };
-  if (sizes(cell) == sizes(*trained)) return;
+  if (sizes(otherwise) == sizes(resolved)) return;
   throw Error("evaluations." + std::to_string(cell.row) + ".set: makes another model than '" +
               sweep.rows[trained->row].name + "' trains, and its weights would not fit");
 }
