@@ -70,6 +70,8 @@ def setting(report):
     threads = settings["threads"]
     words = [settings["dtype"]] if "dtype" in settings else []
     words.append(f"{threads} thread{'s' if threads > 1 else ''}")
+    if processor := report.get("machine", {}).get("cpu"):
+        words.append(processor)
     if "clock" in settings:
         words.append(f"medians of {settings['clock']} time")
     return ", ".join(words)
@@ -249,7 +251,11 @@ def main():
         text += "There are no measurements in `results/` yet.\n"
     sections = {"operators": operators, "crossover": crossover, "long": long, "train": train}
     for report, file in reports:
-        text += sections[report["suite"]](report) + picture(file, given.out)
+        kind = file.stem.removeprefix("performance").strip("-")  # performance-retrieval.json
+        section = sections[report["suite"]](report)
+        if kind and report["suite"] == "operators":
+            section = section.replace("## Beside PyTorch", f"## Beside PyTorch: {kind}", 1)
+        text += section + picture(file, given.out)
     if reports:
         text += machine([report for report, _ in reports])
         with_levels = [report for report, _ in reports if report.get("levels")]
