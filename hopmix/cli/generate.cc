@@ -2,11 +2,14 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "hopmix/base/files.h"
 #include "hopmix/base/status_line.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
+#include "hopmix/decode/state_file.h"
 #include "hopmix/decode/utf8_stream.h"
 #include "hopmix/train/checkpoint.h"
 
@@ -16,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string run, prompt;
+  std::string run, load_state, save_state;
+  std::optional<std::string> prompt;  // needed unless a state is loaded
   decode::GenerateConfig config;
   bool greedy = false, json = false;
 };
@@ -24,6 +28,7 @@ struct Options {
 struct TextRun {
   text::Tokenizer tokenizer;
   std::shared_ptr<nn::LanguageModel> model;
+  std::string config;  // of the model
   int64_t step;
 };
 
@@ -44,6 +49,9 @@ TextRun load_text_run(const fs::path& run) {
   if (task.get("tokenizer", "bytes") != "bytes") {
     result.tokenizer = text::Tokenizer::load(run / "tokenizer.model");
   }
+  std::ostringstream config;
+  config << *document["model"].as_table();
+  result.config = config.str();
   config::Table model = root.table("model");
   nn::TaskShape shape;
   shape.vocabulary = result.tokenizer.vocabulary();
@@ -59,7 +67,7 @@ double per_second(int64_t tokens, double seconds) {
 
 void print_json(const Options& options, const decode::Generation& made, int64_t step) {
   const nlohmann::ordered_json json = {
-      {"prompt", options.prompt},
+      {"prompt", options.prompt.value_or("")},
       {"text", made.text},
       {"prompt_tokens", made.prompt_tokens},
       {"tokens", made.tokens},
@@ -73,17 +81,26 @@ void print_json(const Options& options, const decode::Generation& made, int64_t 
 
 void run_generate(Options options) {
   if (options.greedy) options.config.sampling.temperature = 0;
+  if (!options.prompt && options.load_state.empty()) throw Error("--prompt is required");
+  const std::string prompt = options.prompt.value_or("");
   for (const std::string& stop : options.config.stops) {
     if (decode::first_bad_utf8(stop)) throw Error("stop: must be UTF-8, which it is not");
   }
   const TextRun run = load_text_run(options.run);
+  const bool kept = !options.load_state.empty() || !options.save_state.empty();
+  const std::string mark = kept ? decode::fingerprint(*run.model, run.config) : "";
+  decode::Session session{run.model->initial_state(1)};
+  if (!options.load_state.empty()) {
+    session = decode::load_session(options.load_state, *run.model, mark);
+  }
   const auto show = [&](std::string_view text) {
     if (options.json) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
   const decode::Generation made =
-      decode::generate(*run.model, run.tokenizer, options.prompt, options.config, show);
+      decode::generate(*run.model, run.tokenizer, prompt, options.config, show, session);
+  if (!options.save_state.empty()) decode::save_session(options.save_state, session, mark);
   if (options.json) {
     print_json(options, made, run.step);
     return;
@@ -106,9 +123,15 @@ void add_generate(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   decode::GenerateConfig& config = options->config;
   command->add_option("run", options->run, "A run directory")->required()->type_name("RUN_DIR");
-  command->add_option("--prompt", options->prompt, "The text to go on with")
-      ->required()
-      ->type_name("TEXT");
+  command->add_option("--prompt", options->prompt, "The text to go on with")->type_name("TEXT");
+  command
+      ->add_option("--load-state", options->load_state,
+                   "Go on where --save-state left off, with the prompt behind it if there is one")
+      ->type_name("FILE");
+  command
+      ->add_option("--save-state", options->save_state,
+                   "Write what the model remembers of the text, once it is done")
+      ->type_name("FILE");
   command->add_option("--tokens", config.tokens, "How many, at most")->capture_default_str();
   command
       ->add_option("--temperature", config.sampling.temperature,
@@ -134,7 +157,9 @@ void add_generate(CLI::App& app) {
       "Examples:\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:'\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:' --temperature 0.8 --top-p 0.95 --stop "
-      "$'\\n\\n'");
+      "$'\\n\\n'\n"
+      "  hopmix generate runs/text-glr --prompt 'ROMEO:' --save-state romeo.safetensors\n"
+      "  hopmix generate runs/text-glr --load-state romeo.safetensors --prompt 'JULIET:'");
   command->callback([options] { run_generate(*options); });
 }
 

@@ -13,10 +13,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 // The last of the `tokens` is drawn, and never read.
-void check_positions(const nn::ModelConfig& model, int64_t prompt, int64_t tokens) {
-  if (model.positions != "learned" || prompt + tokens - 1 <= model.max_length) return;
+void check_positions(const nn::ModelConfig& model, int64_t behind, int64_t prompt, int64_t tokens) {
+  if (model.positions != "learned" || behind + prompt + tokens - 1 <= model.max_length) return;
   const std::string table = "the model's table of learned positions holds " +
                             std::to_string(model.max_length) + " (model.max_length)";
+  if (behind > 0) {
+    throw Error("the state is of " + std::to_string(behind) + " tokens, the prompt has " +
+                std::to_string(prompt) + " and tokens = " + std::to_string(tokens) +
+                ": too many, " + table);
+  }
   if (prompt > model.max_length) {
     throw Error("prompt: has " + std::to_string(prompt) + " tokens, and " + table);
   }
@@ -35,18 +40,25 @@ int64_t bytes_of(const nn::ModelState& state) {
 
 torch::Tensor prefill(nn::LanguageModel& model, const torch::Tensor& tokens,
                       nn::ModelState& state) {
-  torch::Tensor logits;
-  for (int64_t t = 0; t < tokens.size(1); ++t) logits = model.step(tokens.select(1, t), state);
-  return logits;
+  return model.prefill(tokens, state);
 }
 
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show) {
+  Session session{model.initial_state(1)};
+  return generate(model, tokenizer, prompt, config, show, session);
+}
+
+Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
+                    const std::string& prompt, const GenerateConfig& config,
+                    const std::function<void(std::string_view)>& show, Session& session) {
   if (const auto bad = first_bad_utf8(prompt)) {
     throw Error("prompt: must be UTF-8, which byte " + std::to_string(*bad) + " is not");
   }
-  const std::vector<int64_t> read = tokenizer.encode(prompt);
+  const std::vector<int64_t> added = tokenizer.encode(prompt);
+  std::vector<int64_t> read = session.unread;
+  read.insert(read.end(), added.begin(), added.end());
   if (read.empty()) throw Error("prompt = '" + prompt + "': must hold at least one token");
   if (config.tokens < 1) {
     throw Error("tokens = " + std::to_string(config.tokens) + ": must be at least 1");
@@ -55,12 +67,12 @@ Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
   StopStrings stops(config.stops);
   Generation result;
   result.prompt_tokens = static_cast<int64_t>(read.size());
-  check_positions(model.config(), result.prompt_tokens, config.tokens);
+  nn::ModelState& state = session.state;
+  check_positions(model.config(), state.position(), result.prompt_tokens, config.tokens);
 
   const torch::NoGradGuard no_grad;
   Utf8Stream characters;
   std::mt19937_64 random(config.seed);
-  nn::ModelState state = model.initial_state(1);
   const auto say = [&](const std::string& text) {
     if (text.empty()) return;
     result.text += text;
@@ -78,6 +90,7 @@ Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
         draw(candidates({row.const_data_ptr<float>(), static_cast<size_t>(row.numel())},
                         config.sampling),
              random);
+    session.unread = {token};
     ++result.tokens;
     say(stops.push(characters.push(tokenizer.bytes(token))));
     if (stops.stopped() || result.tokens == config.tokens) break;

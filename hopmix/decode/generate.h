@@ -24,11 +24,17 @@ struct GenerateConfig {
 };
 
 struct Generation {
-  std::string text;  // UTF-8, without the prompt
-  int64_t prompt_tokens = 0, tokens = 0;
+  std::string text;                        // UTF-8, without the prompt
+  int64_t prompt_tokens = 0, tokens = 0;   // unread ones of the session are of the prompt
   bool stopped = false;                    // by a stop string
   int64_t state_bytes = 0;                 // that the model holds at the end
   double prompt_seconds = 0, seconds = 0;  // for the prompt, and for what follows
+};
+
+/// Where a text stands. A copy is a fork (nn/mixer.h).
+struct Session {
+  nn::ModelState state;
+  std::vector<int64_t> unread = {};  // drawn, and not taken in yet
 };
 
 /// Goes on with `prompt`, and hands each new piece of the text, whole characters, to `show` as soon
@@ -37,5 +43,11 @@ struct Generation {
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show);
+
+/// The same behind the text of `session`, which then ends where this one does. The prompt may be
+/// empty if there are unread tokens.
+Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
+                    const std::string& prompt, const GenerateConfig& config,
+                    const std::function<void(std::string_view)>& show, Session& session);
 
 }  // namespace hopmix::decode

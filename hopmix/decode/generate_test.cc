@@ -86,6 +86,69 @@ TEST(Generate, TheSameSeedSaysTheSame) {
   EXPECT_NE(go(*model, "x", {.tokens = 50, .seed = 4}).text, text);
 }
 
+// In two parts, the second by way of a copy: what one went on with is no part of the other.
+TEST(Generate, GoesOnWhereASessionEnds) {
+  const auto model = model_of();
+  const GenerateConfig greedy{.tokens = 60, .sampling = {.temperature = 0}};
+  const std::string whole = go(*model, "To be", greedy).text;
+  Session session{model->initial_state(1)};
+  GenerateConfig part = greedy;
+  part.tokens = 25;
+  const auto on = [&](Session& at, const std::string& prompt) {
+    return generate(
+               *model, text::Tokenizer(), prompt, part, [](std::string_view) {}, at)
+        .text;
+  };
+  std::string text = on(session, "To be");
+  EXPECT_EQ(session.state.position(), 5 + 25 - 1);
+  EXPECT_EQ(session.unread.size(), 1u);
+  Session fork = session;
+  const std::string elsewhere = on(fork, "or not");
+  part.tokens = 35;
+  const Generation rest = generate(
+      *model, text::Tokenizer(), "", part, [](std::string_view) {}, session);
+  EXPECT_EQ(rest.prompt_tokens, 1) << "the one that was not read";
+  // A character cut by the end of a part is replaced in both halves.
+  if (text::Tokenizer().encode(whole).size() == 60 && !text.ends_with("\uFFFD")) {
+    EXPECT_EQ(text + rest.text, whole);
+  }
+  EXPECT_EQ(session.state.position(), 5 + 60 - 1);
+  EXPECT_EQ(fork.state.position(), 29 + 1 + 6 + 24);
+}
+
+// A million tokens behind, of a pattern that keeps 20 of them.
+TEST(Generate, AMillionTokensInConstantMemory) {
+  torch::manual_seed(7);
+  toml::table document = config::parse(
+      "width = 4\nheads = 1\nmlp = 0\npositions = 'none'\n"
+      "blocks = [{mixer = 'glr', pattern = 'cached(2^k)'}]",
+      "test");
+  config::Table table(document);
+  nn::TaskShape shape;
+  shape.vocabulary = 256;
+  shape.length = 64;
+  const auto model = nn::make_model(table, shape);
+  constexpr int64_t kMillion = int64_t{1} << 20;
+  std::string prompt(kMillion, 'a');
+  for (int64_t i = 0; i < kMillion; i += 7) prompt[static_cast<size_t>(i)] = 'b';
+  Session session{model->initial_state(1)};
+  const auto on = [&](const std::string& text, int64_t tokens) {
+    return generate(
+        *model, text::Tokenizer(), text, {.tokens = tokens}, [](std::string_view) {}, session);
+  };
+  const int64_t bytes = on(prompt, 1).state_bytes;
+  ASSERT_EQ(session.state.position(), kMillion);
+  EXPECT_LE(bytes, (21 * (2 * 4 + 1) + 4) * 4) << "21 tokens' k, z and number, and the last input";
+  EXPECT_EQ(bytes, model->state_bytes(kMillion));
+  EXPECT_EQ(on("", 2000).state_bytes, bytes);
+  EXPECT_EQ(session.state.position(), kMillion + 2000);
+  for (const auto& [name, tensor] : session.state.blocks[0].tensors) {
+    EXPECT_EQ(static_cast<int64_t>(tensor.storage().nbytes()),
+              tensor.numel() * tensor.element_size())
+        << name << " keeps nothing else alive";
+  }
+}
+
 TEST(Generate, StopsAcrossTokens) {
   const auto model = model_that_says("ab");
   const Generation free = go(*model, "x", {.tokens = 100, .seed = 1});

@@ -137,6 +137,14 @@ Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
   return Shift::apply(x);
 }
 
+Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state) {
+  if (!config.token_shift) return x;
+  const Tensor before = state.tensors.at("last").unsqueeze(1);
+  const Tensor previous = torch::cat({before, x.slice(1, 0, -1)}, 1);
+  state.tensors["last"] = x.select(1, -1).clone();  // a view would keep all tokens alive
+  return torch::cat({x, previous}, -1);
+}
+
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state) {
   if (!config.token_shift) return x.unsqueeze(1);
   const Tensor input = torch::cat({x, state.tensors.at("last")}, -1).unsqueeze(1);
@@ -177,15 +185,30 @@ std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& confi
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
-  return torch::einsum("bhd,bchd->bhc", {q * scale, k});
+  const int64_t kv_heads = k.size(2);
+  const Tensor grouped = (q * scale).unflatten(1, {kv_heads, q.size(1) / kv_heads});
+  return torch::matmul(grouped, k.permute({0, 2, 3, 1})).flatten(1, 2);
 }
 
 Tensor token_softmax(const Tensor& q, const Tensor& k) {
   return torch::softmax(token_scores(q, k), -1);
 }
 
+Tensor token_softmax(const Tensor& q, const Tensor& k, const Tensor& own) {
+  return torch::softmax(torch::cat({token_scores(q, k), token_scores(q, own)}, -1), -1);
+}
+
 Tensor token_sum(const Tensor& p, const Tensor& v) {
-  return torch::einsum("bhc,bchd->bhd", {p, v});
+  const int64_t kv_heads = v.size(2);
+  const Tensor grouped = p.unflatten(1, {kv_heads, p.size(1) / kv_heads});
+  return torch::matmul(grouped, v.transpose(1, 2)).flatten(1, 2);
+}
+
+Tensor token_sum(const Tensor& p, const Tensor& v, const Tensor& own) {
+  const int64_t c = v.size(1), group = p.size(1) / own.size(2);
+  const Tensor newest = own.squeeze(1);
+  return token_sum(p.narrow(-1, 0, c), v) +
+         p.narrow(-1, c, 1) * (group == 1 ? newest : newest.repeat_interleave(group, 1));
 }
 
 }  // namespace hopmix::nn

@@ -45,7 +45,10 @@ void check_heads(const HeadsConfig& config);
 /// = 0), or x itself without token shift.
 Tensor shift_tokens(const HeadsConfig& config, const Tensor& x);
 
-/// The same for one token [B,width] -> [B,1,input width]; keeps it in state["last"] for the next.
+/// The same for the next tokens of a stream; keeps the last in state["last"] for those to come.
+Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state);
+
+/// The same for one token [B,width] -> [B,1,input width].
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state);
 
 /// Puts the zero x_{-1} into a fresh state.
@@ -69,13 +72,20 @@ std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& confi
 /// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
 Tensor apply_rope(const Tensor& x, int64_t start);
 
-/// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,H,D] -> [B,H,c].
+/// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,G,D] with H a multiple of G ->
+/// [B,H,c].
 Tensor token_scores(const Tensor& q, const Tensor& k);
 
-/// Softmax over the past of one token: q [B,H,D], k [B,c,H,D] -> [B,H,c].
+/// Softmax over the past of one token: q [B,H,D], k [B,c,G,D] -> [B,H,c].
 Tensor token_softmax(const Tensor& q, const Tensor& k);
 
-/// Weighted sum over the past: p [B,H,c], v [B,c,H,D] -> [B,H,D]; zero when c = 0.
+/// The same over its past and, last, itself: own [B,1,G,D] -> [B,H,c+1].
+Tensor token_softmax(const Tensor& q, const Tensor& k, const Tensor& own);
+
+/// Weighted sum over the past: p [B,H,c], v [B,c,G,D] -> [B,H,D]; zero when c = 0.
 Tensor token_sum(const Tensor& p, const Tensor& v);
+
+/// The same with the token itself: p [B,H,c+1], own [B,1,G,D].
+Tensor token_sum(const Tensor& p, const Tensor& v, const Tensor& own);
 
 }  // namespace hopmix::nn

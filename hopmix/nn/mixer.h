@@ -41,7 +41,8 @@ struct Context {
 };
 
 /// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose
-/// first dimension is the batch.
+/// first dimension is the batch. A copy is a fork: it shares the memory until one of the two goes
+/// on, which then writes into memory of its own.
 struct State {
   int64_t position = 0;
   std::map<std::string, Tensor> tensors;
@@ -60,8 +61,17 @@ class Mixer : public torch::nn::Module {
   virtual State initial_state(int64_t batch) const = 0;
 
   /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of
-  /// `forward` to rounding. Advances the state by one token.
+  /// `forward` to rounding. Advances the state by one token. For decoding: no gradients reach
+  /// through the state.
   virtual Tensor step(const Tensor& x, State& state, Context& context) = 0;
+
+  /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]: what T steps give,
+  /// to rounding, and the state after them. Token by token, unless a mixer has a quicker way.
+  virtual Tensor prefill(const Tensor& x, State& state, Context& context);
+
+  /// Whether it publishes a cache or reads one. The layers of such a model take a token in one
+  /// after another before the next one: of each, a reader needs the caches as they were.
+  virtual bool shares_cache() const { return false; }
 
   /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.
   virtual int64_t state_bytes(int64_t t) const = 0;

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <numeric>
 
 #include "hopmix/nn/registry.h"
 #include "hopmix/pattern/matrix_market.h"
@@ -236,6 +237,82 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
             << name;
       }
     }
+  }
+}
+
+// A text in pieces of any size is the text token by token: outputs, what is held, what comes after.
+TEST_P(MixerTest, PrefillIsManySteps) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const std::vector<std::vector<int64_t>> cuts = {{70}, {1, 2, 63}, {64, 1, 65}, {65, 64, 2, 1}};
+  for (const std::vector<int64_t>& pieces : cuts) {
+    const int64_t time = std::accumulate(pieces.begin(), pieces.end(), int64_t{10});
+    const Tensor x = input(2, time).to(torch::kFloat64);
+    const Tensor whole = run(*mixer, x);
+    State state = mixer->initial_state(2);
+    Context context;
+    for (const int64_t piece : pieces) {
+      const int64_t t = state.position;
+      const Tensor y = mixer->prefill(x.slice(1, t, t + piece), state, context);
+      ASSERT_EQ(y.sizes(), whole.slice(1, t, t + piece).sizes());
+      EXPECT_LT((y - whole.slice(1, t, t + piece)).abs().max().item<double>(), 1e-12)
+          << "tokens " << t << " to " << t + piece;
+      ASSERT_EQ(state.position, t + piece);
+      EXPECT_EQ(state.bytes(), 2 * mixer->state_bytes(state.position)) << state.position;
+      for (const auto& [name, tensor] : state.tensors) {
+        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()),
+                  tensor.numel() * tensor.element_size())
+            << name;
+      }
+    }
+    for (int64_t t = state.position; t < time; ++t) {
+      const Tensor y = mixer->step(x.select(1, t), state, context);
+      EXPECT_LT((y - whole.select(1, t)).abs().max().item<double>(), 1e-12) << "t = " << t;
+    }
+  }
+}
+
+// Sums in another order, but of float32: narrower parameters take the same way.
+TEST_P(MixerTest, PrefillInBfloat16) {
+  const auto mixer = make();
+  mixer->to(torch::kBFloat16);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(2, 70).to(torch::kBFloat16);
+  State state = mixer->initial_state(2), stepped = mixer->initial_state(2);
+  Context context;
+  const Tensor y = mixer->prefill(x, state, context);
+  EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(y.isfinite().all().item<bool>());
+  Context other;
+  for (int64_t t = 0; t < 70; ++t) mixer->step(x.select(1, t), stepped, other);
+  ASSERT_EQ(state.tensors.size(), stepped.tensors.size());
+  for (const auto& [name, tensor] : state.tensors) {
+    EXPECT_EQ(tensor.scalar_type(), stepped.tensors.at(name).scalar_type()) << name;
+    EXPECT_EQ(tensor.sizes(), stepped.tensors.at(name).sizes()) << name;
+  }
+}
+
+// A copy of a state goes on without a trace in the one it was copied from.
+TEST_P(MixerTest, AForkGoesItsOwnWay) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(2, 100).to(torch::kFloat64);
+  const Tensor whole = run(*mixer, x);
+  for (const int64_t cut : {0, 1, 40}) {
+    State state = mixer->initial_state(2);
+    Context context;
+    for (int64_t t = 0; t < cut; ++t) mixer->step(x.select(1, t), state, context);
+    State fork = state, prefilled = state;
+    Context other;
+    for (int64_t t = cut; t < 70; ++t) mixer->step(-2 * x.select(1, t), fork, other);
+    mixer->prefill(-x.slice(1, cut, 70), prefilled, other);
+    for (int64_t t = cut; t < 100; ++t) {
+      const Tensor y = mixer->step(x.select(1, t), state, context);
+      EXPECT_LT((y - whole.select(1, t)).abs().max().item<double>(), 1e-12) << cut << ", " << t;
+    }
+    EXPECT_EQ(fork.position, 70);
   }
 }
 

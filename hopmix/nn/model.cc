@@ -31,6 +31,11 @@ Tensor Block::step(const Tensor& x, State& state, Context& context) {
   return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
 }
 
+Tensor Block::prefill(const Tensor& x, State& state, Context& context) {
+  const Tensor y = mixer_->prefill(mixer_norm_->forward(x), state, context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
+}
+
 LanguageModel::LanguageModel(const ModelConfig& config,
                              const std::vector<std::shared_ptr<Mixer>>& mixers)
     : config_(config) {
@@ -134,6 +139,24 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     after.push_back(blocks_[i]->step(after.back(), state.blocks[i], context));
+  }
+  return head(after);
+}
+
+Tensor LanguageModel::prefill(const Tensor& tokens, ModelState& state) {
+  const bool shares = std::any_of(blocks_.begin(), blocks_.end(),
+                                  [](const auto& block) { return block->mixer().shares_cache(); });
+  if (shares) {
+    Tensor logits;
+    for (int64_t t = 0; t < tokens.size(1); ++t) logits = step(tokens.select(1, t), state);
+    return logits;
+  }
+  Context context;
+  Tensor x = embed(tokens, state.position());
+  std::vector<Tensor> after = {x.select(1, -1)};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    x = blocks_[i]->prefill(x, state.blocks[i], context);
+    after.push_back(x.select(1, -1));
   }
   return head(after);
 }

@@ -19,7 +19,8 @@ class Block : public torch::nn::Module {
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
   Tensor forward(const Tensor& x, Context& context);  // [B,T,width] -> what is wanted of it
-  Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
+  Tensor step(const Tensor& x, State& state, Context& context);     // [B,width]
+  Tensor prefill(const Tensor& x, State& state, Context& context);  // [B,T,width]
   const Mixer& mixer() const { return *mixer_; }
 
  private:
@@ -58,7 +59,7 @@ struct ModelConfig {
   bool shared_head = false;              // the readouts share one head, else each has its own
 };
 
-/// One State a block.
+/// One State a block. A copy is a fork (nn/mixer.h).
 struct ModelState {
   std::vector<State> blocks;
   int64_t position() const { return blocks.empty() ? 0 : blocks.front().position; }
@@ -81,6 +82,10 @@ class LanguageModel : public torch::nn::Module {
   /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].
   /// Throws Error past the end of a learned position table.
   Tensor step(const Tensor& tokens, ModelState& state);
+  /// The next T >= 1 tokens of each sequence, [B,T] (or [B,T,1 + fields]) -> what `step` gives for
+  /// the last of them. Equal to T steps to rounding, and much quicker where no layer reads a
+  /// published cache.
+  Tensor prefill(const Tensor& tokens, ModelState& state);
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
 

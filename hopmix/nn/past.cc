@@ -1,6 +1,7 @@
 #include "hopmix/nn/past.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "hopmix/base/error.h"
 
@@ -8,57 +9,272 @@ namespace hopmix::nn {
 namespace {
 
 constexpr int64_t kFirstLength = 4096;
+constexpr int64_t kRowsAtOnce = 64;
+constexpr const char* kTokens = "tokens";
 
-Tensor to_tensor(const std::vector<int64_t>& index, torch::Device device) {
-  return torch::tensor(index, torch::kInt64).to(device);
+// A fork shares its memory until one of the two goes on; a view of it still reads the old.
+void make_own(Tensor& tensor) {
+  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
 }
+
+// Room for `slots` tokens, of which `used` are there.
+void grow(Tensor& tensor, int64_t slots, int64_t used) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes[1] = slots;
+  const Tensor wider = torch::zeros(sizes, tensor.options());
+  wider.narrow(1, 0, used).copy_(tensor.narrow(1, 0, used));
+  tensor = wider;
+}
+
+Tensor select_tokens(const Tensor& rows, const std::vector<int32_t>& index) {
+  const Tensor at = torch::from_blob(const_cast<int32_t*>(index.data()),
+                                     {static_cast<int64_t>(index.size())}, torch::kInt32);
+  return rows.index_select(1, at.to(rows.device()));
+}
+
+int64_t count(const std::vector<int32_t>& row) { return static_cast<int64_t>(row.size()); }
 
 }  // namespace
 
-Past::Past(const std::string& spec) : pattern_(spec, 1) {}
+Past::Past(const std::string& spec)
+    : pattern_(spec, 1), dense_(pattern_.spec() == "dense"), inherits_(pattern_.inherits()) {
+  if (dense_) inherits_ = false;  // a view of all is quicker than slots
+}
 
-std::vector<int32_t> Past::row(int64_t i) const {
-  if (i >= pattern_.size()) {
-    // Twice what is needed, so that a stream rebinds log(n) times; a dag file has a length of its
-    // own and may refuse.
+void Past::bind(int64_t i) const {
+  if (i < pattern_.size()) return;
+  // Twice what is needed, so that a stream rebinds log(n) times. The file of a dag has a length of
+  // its own and may refuse: then what it has.
+  const auto fits = [&](int64_t n) {
     try {
-      pattern_ = Pattern(pattern_.spec(), std::max(kFirstLength, 2 * i));
+      pattern_ = Pattern(pattern_.spec(), n);
     } catch (const Error&) {
-      pattern_ = Pattern(pattern_.spec(), i + 1);
+      return false;
+    }
+    return true;
+  };
+  int64_t too_many = std::max(kFirstLength, 2 * i);
+  if (fits(too_many)) return;
+  pattern_ = Pattern(pattern_.spec(), i + 1);
+  while (too_many - pattern_.size() > 1) {
+    const int64_t middle = pattern_.size() + (too_many - pattern_.size()) / 2;
+    if (!fits(middle)) too_many = middle;
+  }
+}
+
+const std::vector<int32_t>& Past::row(int64_t i) const {
+  Row& row = rows_[static_cast<size_t>(i % 2)];
+  if (row.token != i) {
+    bind(i);
+    row.token = -1;
+    pattern_.row(i, row.cols);
+    row.token = i;
+  }
+  return row.cols;
+}
+
+int64_t Past::held(int64_t t) const { return inherits() ? count(row(t)) : t; }
+
+int64_t Past::largest_row(int64_t begin, int64_t end) const {
+  int64_t most = 0;
+  Csr rows;
+  for (int64_t i = begin; i < end; i += kRowsAtOnce) {
+    const int64_t last = std::min(i + kRowsAtOnce, end);
+    bind(last - 1);
+    pattern_.rows(i, last, rows);
+    for (int64_t r = 0; r < rows.rows(); ++r) {
+      most = std::max(most, rows.row_ptr[r + 1] - rows.row_ptr[r]);
     }
   }
-  std::vector<int32_t> cols;
-  pattern_.row(i, cols);
-  return cols;
+  return most;
+}
+
+int64_t Past::slots(int64_t t) const {
+  if (!inherits()) {
+    const auto next = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(t)));
+    const int64_t unit = std::max<int64_t>(1, next / 8);
+    return (t + unit - 1) / unit * unit;
+  }
+  for (; scanned_ <= t; scanned_ = std::min(scanned_ + kRowsAtOnce, t + 1)) {
+    const int64_t end = std::min(scanned_ + kRowsAtOnce, t + 1);
+    if (largest_row(scanned_, end) <= static_cast<int64_t>(reached_.size())) continue;
+    for (int64_t i = scanned_; i < end; ++i) {  // a row has at most one token more than the last
+      if (count(row(i)) > static_cast<int64_t>(reached_.size())) reached_.push_back(i);
+    }
+  }
+  return std::upper_bound(reached_.begin(), reached_.end(), t) - reached_.begin();
+}
+
+int64_t Past::bytes(int64_t t, int64_t a_token) const {
+  const int64_t name = inherits() ? static_cast<int64_t>(sizeof(int32_t)) : 0;
+  return slots(t) * (a_token + name);
 }
 
 Tensor Past::read(const State& state, const std::string& name) const {
-  const Tensor& held = state.tensors.at(name);
-  if (pattern_.inherits()) return held;
-  const std::vector<int32_t> cols = row(state.position);
-  return held.index_select(1, to_tensor({cols.begin(), cols.end()}, held.device()));
+  if (inherits() || dense_) return held_rows(state, name);
+  return select_tokens(state.tensors.at(name), row(state.position));
 }
 
-void Past::append(State& state, const std::vector<std::pair<std::string, Tensor>>& entries) const {
+Tensor Past::held_rows(const State& state, const std::string& name) const {
+  return state.tensors.at(name).narrow(1, 0, held(state.position));
+}
+
+std::vector<int32_t> Past::tokens(const State& state) const {
+  const std::vector<int32_t>& reads = row(state.position);
+  if (!inherits() || reads.empty()) return reads;
+  const auto* held = state.tensors.at(kTokens).const_data_ptr<int32_t>();
+  return {held, held + reads.size()};
+}
+
+void Past::append(State& state, const Entries& entries) const {
+  if (inherits()) return append_to_slots(state, entries);
   const int64_t i = state.position;
-  Tensor keep;  // undefined: keep all
-  if (pattern_.inherits()) {
-    const std::vector<int32_t> now = row(i), next = row(i + 1);
-    std::vector<int64_t> slots;
-    for (const int32_t j : next) {
-      // row(i + 1) lies in row(i) and {i}; slot of i is one past those of row(i).
-      slots.push_back(std::lower_bound(now.begin(), now.end(), j) - now.begin());
-    }
-    if (slots.size() <= now.size()) keep = to_tensor(slots, entries.front().second.device());
-  }
+  const torch::NoGradGuard no_grad;
   for (const auto& [name, value] : entries) {
-    const Tensor all = torch::cat({state.tensors.at(name), value.unsqueeze(1)}, 1);
-    state.tensors[name] = keep.defined() ? all.index_select(1, keep) : all;
+    Tensor& kept = state.tensors.at(name);
+    if (i < kept.size(1)) {
+      make_own(kept);
+    } else {
+      grow(kept, slots(i + 1), i);
+    }
+    kept.select(1, i).copy_(value);
   }
 }
 
-int64_t Past::held(int64_t t) const {
-  return pattern_.inherits() ? static_cast<int64_t>(row(t).size()) : t;
+void Past::append_to_slots(State& state, const Entries& entries) const {
+  const auto i = static_cast<int32_t>(state.position);
+  const std::vector<int32_t>&now = row(i), &next = row(i + 1);
+  const bool kept = !next.empty() && next.back() == i;
+  int64_t live = count(now);
+  if (!kept && count(next) == live) return;
+  const torch::NoGradGuard no_grad;
+  Tensor& tokens = state.tensors[kTokens];
+  if (!tokens.defined()) tokens = torch::empty({entries[0].second.size(0), 0}, torch::kInt32);
+  make_own(tokens);
+
+  std::vector<int32_t> dropped;
+  std::set_difference(now.begin(), now.end(), next.begin(), next.end(),
+                      std::back_inserter(dropped));
+  std::vector<int64_t> free;
+  const auto* held = tokens.const_data_ptr<int32_t>();
+  for (const int32_t j : dropped) free.push_back(std::find(held, held + live, j) - held);
+  std::sort(free.begin(), free.end());
+
+  int64_t slot = -1;  // of the new token
+  if (kept) {
+    slot = free.empty() ? live++ : free.front();
+    if (!free.empty()) free.erase(free.begin());
+    if (slot == tokens.size(1)) {
+      grow(tokens, slot + 1, slot);
+      for (const auto& [name, value] : entries) grow(state.tensors.at(name), slot + 1, slot);
+    }
+    tokens.select(1, slot).fill_(i);
+  }
+  // The last ones move into what is left free, so that all lie side by side.
+  std::vector<std::pair<int64_t, int64_t>> moves;
+  for (; !free.empty(); free.pop_back()) {
+    if (free.back() != --live) moves.emplace_back(live, free.back());
+  }
+  const auto move = [&moves](const Tensor& rows) {
+    for (const auto& [from, to] : moves) rows.select(1, to).copy_(rows.select(1, from));
+  };
+  move(tokens);
+  for (const auto& [name, value] : entries) {
+    Tensor& rows = state.tensors.at(name);
+    make_own(rows);
+    if (slot >= 0) rows.select(1, slot).copy_(value);
+    move(rows);
+  }
+}
+
+void Past::extend(State& state, const Entries& entries) const {
+  const int64_t t = state.position, time = entries[0].second.size(1);
+  const torch::NoGradGuard no_grad;
+  if (!inherits()) {
+    for (const auto& [name, value] : entries) {
+      Tensor& kept = state.tensors.at(name);
+      if (t + time <= kept.size(1)) {
+        make_own(kept);
+      } else {
+        grow(kept, slots(t + time), t);
+      }
+      kept.narrow(1, t, time).copy_(value);
+    }
+    return;
+  }
+  std::vector<std::pair<int32_t, int32_t>> slot_of;  // of a held token
+  for (const int32_t j : tokens(state)) {
+    slot_of.emplace_back(j, static_cast<int32_t>(slot_of.size()));
+  }
+  std::sort(slot_of.begin(), slot_of.end());
+  const std::vector<int32_t> next = row(t + time);
+  std::vector<int32_t> old, added;
+  for (const int32_t j : next) {
+    if (j >= t) {
+      added.push_back(static_cast<int32_t>(j - t));
+    } else {
+      old.push_back(std::lower_bound(slot_of.begin(), slot_of.end(), std::pair(j, 0))->second);
+    }
+  }
+  const int64_t before = state.tensors.at(entries[0].first).size(1);
+  const int64_t slots = std::max(before, largest_row(t + 1, t + time + 1));
+  for (const auto& [name, value] : entries) {
+    Tensor& rows = state.tensors.at(name);
+    std::vector<int64_t> sizes = rows.sizes().vec();
+    sizes[1] = slots;
+    const Tensor all = torch::zeros(sizes, rows.options());
+    all.narrow(1, 0, count(old)).copy_(select_tokens(rows, old));
+    all.narrow(1, count(old), count(added)).copy_(select_tokens(value, added));
+    rows = all;
+  }
+  const Tensor tokens = torch::zeros({entries[0].second.size(0), slots}, torch::kInt32);
+  tokens.narrow(1, 0, count(next)).copy_(torch::tensor(next, torch::kInt32));
+  state.tensors[kTokens] = tokens;
+}
+
+std::pair<Tensor, Tensor> Past::joined_rows(const State& state, int64_t time) const {
+  const int64_t t = state.position, behind = held(t);
+  std::vector<std::pair<int32_t, int32_t>> slot_of;
+  if (inherits()) {
+    for (const int32_t j : tokens(state)) {
+      slot_of.emplace_back(j, static_cast<int32_t>(slot_of.size()));
+    }
+    std::sort(slot_of.begin(), slot_of.end());
+  }
+  const auto place = [&](int32_t j) -> int32_t {
+    if (j >= t) return static_cast<int32_t>(behind + j - t);
+    if (!inherits()) return j;
+    return std::lower_bound(slot_of.begin(), slot_of.end(), std::pair(j, 0))->second;
+  };
+  std::vector<int64_t> row_ptr(static_cast<size_t>(behind + 1), 0);
+  std::vector<int32_t> cols;
+  for (int64_t i = t; i < t + time; ++i) {
+    const auto begin = static_cast<std::ptrdiff_t>(cols.size());
+    for (const int32_t j : row(i)) cols.push_back(place(j));
+    std::sort(cols.begin() + begin, cols.end());
+    row_ptr.push_back(static_cast<int64_t>(cols.size()));
+  }
+  return {torch::tensor(row_ptr, torch::kInt64), torch::tensor(cols, torch::kInt32)};
+}
+
+void Past::fill(State& state, int64_t t) const {
+  int64_t batch = 1;
+  for (auto& [name, rows] : state.tensors) {
+    if (rows.dim() < 2 || rows.size(1) != 0) continue;
+    batch = rows.size(0);
+    std::vector<int64_t> sizes = rows.sizes().vec();
+    sizes[1] = slots(t);
+    rows = rows.is_floating_point()
+               ? torch::randn(sizes, rows.options())
+               : torch::randint(std::max<int64_t>(t, 1), sizes, rows.options());
+  }
+  if (inherits()) {
+    const Tensor tokens = torch::zeros({batch, slots(t)}, torch::kInt32);
+    const std::vector<int32_t>& next = row(t);
+    tokens.narrow(1, 0, count(next)).copy_(torch::tensor(next, torch::kInt32));
+    state.tensors[kTokens] = tokens;
+  }
+  state.position = t;
 }
 
 }  // namespace hopmix::nn

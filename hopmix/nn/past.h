@@ -1,6 +1,7 @@
 // The part of the past that a pattern still reads, kept token by token while decoding.
 #pragma once
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,31 +11,77 @@
 
 namespace hopmix::nn {
 
-/// Keeps per-token tensors [B,c,...] in a State for the tokens that some later token reads.
-/// Patterns whose rows inherit (window, dense, cached(f), ...) hold exactly the next token's row
-/// and not a token more; of others every token is held, since any may be read again.
+/// Keeps per-token tensors of a State, [B,slots,...], for the tokens that some later token reads.
+///
+/// Patterns whose rows inherit (window, cached(f), ...) hold exactly the next token's row, in the
+/// first of as many slots as the largest row so far had tokens: a token that nobody reads any more
+/// leaves its slot to the next one. Which token lies where is one more tensor, "tokens" (int32
+/// [B,slots]). Of `dense`, and of patterns that do not inherit, any token may be read again: token
+/// j stays in slot j, and slots are added by the eighth of a power of two.
+///
+/// A state whose memory something else refers to, a fork of it or a view, is copied before it is
+/// written to.
 class Past {
  public:
+  using Entries = std::vector<std::pair<std::string, Tensor>>;
+
   /// Throws Error on a malformed spec.
   explicit Past(const std::string& spec);
 
   const std::string& spec() const { return pattern_.spec(); }
 
-  /// `tensors` as their rows read by token `state.position`: [B,reads,...], oldest first.
+  /// `tensors` as their rows read by token `state.position`: [B,reads,...] in the order of
+  /// `tokens`. A view of the state where it can be: let go of it before the next append.
   Tensor read(const State& state, const std::string& name) const;
 
+  /// The tokens that token `state.position` reads, as `read` gives them.
+  std::vector<int32_t> tokens(const State& state) const;
+
   /// Adds token `state.position`'s entries, each [B,...], and drops what no later token reads. Call
-  /// it once a step, after the reads, and advance the position afterwards.
-  void append(State& state, const std::vector<std::pair<std::string, Tensor>>& entries) const;
+  /// it after the reads, and advance the position afterwards. O(reads).
+  void append(State& state, const Entries& entries) const;
 
-  /// What token i reads.
-  std::vector<int32_t> row(int64_t i) const;
+  /// The same for the next T tokens at once, entries [B,T,...].
+  void extend(State& state, const Entries& entries) const;
 
-  /// Tokens held once t tokens have been appended.
+  /// All that is held, [B,held,...], oldest first only where everything is.
+  Tensor held_rows(const State& state, const std::string& name) const;
+
+  /// For an operator on held_rows and `time` new tokens behind them: what these read, int64 row_ptr
+  /// [held + time + 1] and int32 cols. Rows of held tokens are empty.
+  std::pair<Tensor, Tensor> joined_rows(const State& state, int64_t time) const;
+
+  /// What token i reads, ascending; good until the row after the next one is asked for.
+  const std::vector<int32_t>& row(int64_t i) const;
+
+  /// Tokens held once t tokens have been appended, and the slots that there are for them.
   int64_t held(int64_t t) const;
+  int64_t slots(int64_t t) const;
+
+  /// Bytes kept once t tokens have been appended, with entries of `a_token` bytes.
+  int64_t bytes(int64_t t, int64_t a_token) const;
+
+  /// Makes a fresh state one after t tokens whose entries are random, for measuring at a length
+  /// without taking it in: every tensor without tokens, [B,0,...], is filled.
+  void fill(State& state, int64_t t) const;
 
  private:
+  struct Row {
+    int64_t token = -1;
+    std::vector<int32_t> cols;
+  };
+
+  // Of a pattern that inherits, what is held is the next row; else everything.
+  bool inherits() const { return inherits_; }
+  void bind(int64_t i) const;
+  void append_to_slots(State& state, const Entries& entries) const;
+  int64_t largest_row(int64_t begin, int64_t end) const;
+
   mutable Pattern pattern_;  // bound to more tokens as positions grow
+  bool dense_, inherits_;
+  mutable std::array<Row, 2> rows_;       // the last ones asked for, by parity
+  mutable std::vector<int64_t> reached_;  // reached_[m]: the first row of more than m tokens
+  mutable int64_t scanned_ = 0;           // rows that reached_ knows
 };
 
 }  // namespace hopmix::nn

@@ -1,30 +1,143 @@
 #include "hopmix/nn/past.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "hopmix/pattern/matrix_market.h"
 
 namespace hopmix::nn {
 namespace {
 
-// Whatever the pattern, a step reads exactly its row, and a bounded pattern holds no more than the
-// next row.
+State fresh() {
+  State state;
+  state.tensors["x"] = torch::empty({2, 0});
+  return state;
+}
+
+// Token i's entry of sequence b: i + b / 2.
+Tensor entry(int64_t i) { return static_cast<float>(i) + torch::tensor({0.f, 0.5f}); }
+
+// What is read is exactly the pattern's row, each entry where `tokens` says; what is held is no
+// more than the next row where the pattern inherits, in as many slots as that ever needed.
+void expect_row(const Past& past, const Pattern& pattern, const State& state) {
+  const int64_t i = state.position;
+  std::vector<int32_t> row;
+  pattern.row(i, row);
+  std::vector<int32_t> tokens = past.tokens(state);
+  const Tensor read = past.read(state, "x");
+  ASSERT_EQ(read.size(1), static_cast<int64_t>(tokens.size())) << i;
+  for (size_t k = 0; k < tokens.size(); ++k) {
+    ASSERT_TRUE(torch::equal(read.select(1, static_cast<int64_t>(k)), entry(tokens[k]))) << i;
+  }
+  std::sort(tokens.begin(), tokens.end());
+  ASSERT_EQ(tokens, row) << i;
+  const int64_t held = past.held(i);
+  if (pattern.inherits()) {
+    ASSERT_EQ(held, static_cast<int64_t>(row.size())) << i;
+  } else {
+    ASSERT_EQ(held, i);
+  }
+  ASSERT_EQ(past.slots(i), state.tensors.at("x").size(1)) << i;
+  ASSERT_EQ(past.bytes(i, 4), state.bytes() / 2) << i;
+}
+
 class PastTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(PastTest, ReadsTheRowOfEachToken) {
   const int64_t time = 300;
   const Past past(GetParam());
   const Pattern pattern(GetParam(), time + 1);
-  State state;
-  state.tensors["x"] = torch::empty({1, 0});
+  State state = fresh();
   for (int64_t i = 0; i < time; ++i) {
-    std::vector<int32_t> row;
-    pattern.row(i, row);
-    const Tensor read = past.read(state, "x");
-    ASSERT_EQ(read.size(1), static_cast<int64_t>(row.size())) << i;
-    for (size_t k = 0; k < row.size(); ++k)
-      ASSERT_EQ(read[0][static_cast<int64_t>(k)].item<float>(), row[k]) << i;
-    ASSERT_EQ(past.held(i), state.tensors["x"].size(1));
-    past.append(state, {{"x", torch::full({1}, static_cast<float>(i))}});
+    expect_row(past, pattern, state);
+    past.append(state, {{"x", entry(i)}});
     ++state.position;
+  }
+}
+
+TEST_P(PastTest, ExtendIsManyAppends) {
+  const Past past(GetParam());
+  const Pattern pattern(GetParam(), 1000);
+  State state = fresh();
+  for (const int64_t time : {1, 2, 63, 64, 65, 1, 200, 3}) {
+    std::vector<Tensor> entries;
+    for (int64_t i = 0; i < time; ++i) entries.push_back(entry(state.position + i));
+    past.extend(state, {{"x", torch::stack(entries, 1)}});
+    state.position += time;
+    expect_row(past, pattern, state);
+    for (int i = 0; i < 5; ++i) {
+      past.append(state, {{"x", entry(state.position)}});
+      ++state.position;
+      expect_row(past, pattern, state);
+    }
+  }
+}
+
+TEST_P(PastTest, JoinedRowsReadWhatRowsRead) {
+  const int64_t before = 70, time = 40;
+  const Past past(GetParam());
+  const Pattern pattern(GetParam(), before + time);
+  State state = fresh();
+  for (; state.position < before; ++state.position) {
+    past.append(state, {{"x", entry(state.position)}});
+  }
+  std::vector<float> tokens;
+  const Tensor held = past.held_rows(state, "x")[0].contiguous();
+  tokens.assign(held.data_ptr<float>(), held.data_ptr<float>() + held.numel());
+  for (int64_t i = before; i < before + time; ++i) tokens.push_back(static_cast<float>(i));
+  const auto [row_ptr, cols] = past.joined_rows(state, time);
+  ASSERT_EQ(row_ptr.size(0), static_cast<int64_t>(tokens.size()) + 1);
+  EXPECT_EQ(row_ptr[held.numel()].item<int64_t>(), 0) << "rows of held tokens are empty";
+  for (int64_t i = 0; i < time; ++i) {
+    const int64_t r = held.numel() + i;
+    std::vector<int32_t> expected, read;
+    pattern.row(before + i, expected);
+    for (int64_t c = row_ptr[r].item<int64_t>(); c < row_ptr[r + 1].item<int64_t>(); ++c) {
+      read.push_back(static_cast<int32_t>(tokens[cols[c].item<int32_t>()]));
+    }
+    std::sort(read.begin(), read.end());
+    ASSERT_EQ(read, expected) << i;
+  }
+}
+
+TEST_P(PastTest, AForkGoesItsOwnWay) {
+  const Past past(GetParam());
+  const Pattern pattern(GetParam(), 200);
+  State state = fresh();
+  for (; state.position < 40; ++state.position) {
+    past.append(state, {{"x", entry(state.position)}});
+  }
+  State fork = state;
+  for (; state.position < 150; ++state.position) {
+    past.append(state, {{"x", torch::full({2}, -1)}});
+  }
+  for (; fork.position < 150; ++fork.position) {
+    expect_row(past, pattern, fork);
+    past.append(fork, {{"x", entry(fork.position)}});
+  }
+  // What was read before it went on stays as it was.
+  const Tensor read = past.read(fork, "x"), before = read.clone();
+  for (; fork.position < 160; ++fork.position) {
+    past.append(fork, {{"x", torch::full({2}, -1)}});
+  }
+  EXPECT_TRUE(torch::equal(read, before));
+}
+
+TEST_P(PastTest, AFilledStateGoesOn) {
+  const Past past(GetParam());
+  const Pattern pattern(GetParam(), 2000);
+  State state = fresh();
+  past.fill(state, 1500);
+  for (; state.position < 1600; ++state.position) {
+    std::vector<int32_t> row, tokens = past.tokens(state);
+    pattern.row(state.position, row);
+    std::sort(tokens.begin(), tokens.end());
+    ASSERT_EQ(tokens, row);
+    ASSERT_EQ(past.bytes(state.position, 4), state.bytes() / 2);
+    past.append(state, {{"x", entry(state.position)}});
   }
 }
 
@@ -44,12 +157,36 @@ TEST(Past, ATokenThatIsReadMuchLaterIsHeld) {
     past.append(state, {{"x", torch::full({1}, static_cast<float>(state.position))}});
   }
   EXPECT_TRUE(torch::equal(past.read(state, "x"), torch::tensor({{3.f, 5001.f, 5002.f}})));
+  EXPECT_LE(past.slots(5003), 5003 * 5 / 4);
 }
 
 TEST(Past, CachedPatternsHoldTheirPeakAndNotATokenMore) {
   const Past past("cached(k^2+1)");
   for (const int64_t t : {100, 10000, 1000000}) {
     EXPECT_LE(past.held(t), static_cast<int64_t>(std::sqrt(static_cast<double>(t))) + 1);
+  }
+  for (const int64_t t : {100, 3000}) {
+    int64_t peak = 0;
+    for (int64_t i = 0; i <= t; ++i) peak = std::max(peak, past.held(i));
+    EXPECT_EQ(past.slots(t), peak);
+  }
+  EXPECT_EQ(Past("cached(k^2+1)").slots(299), 14) << "docs/patterns.md";
+  EXPECT_EQ(Past("cached(2^k)").slots(299), 9);
+  EXPECT_EQ(Past("window(7)").slots(int64_t{1} << 20), 7);
+}
+
+TEST(Past, AFileOfATextHasALengthOfItsOwn) {
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / ("past " + std::to_string(getpid()) + ".mtx");
+  write_matrix_market(file, to_csr(Pattern("k^2+1", 3000)));
+  const Past past("dag(" + file.string() + ")");
+  past.row(10);
+  std::filesystem::remove(file);  // and is read no more
+  const Pattern pattern("k^2+1", 3000);
+  for (const int64_t i : {100, 2999}) {
+    std::vector<int32_t> row;
+    pattern.row(i, row);
+    EXPECT_EQ(past.row(i), row);
   }
 }
 

@@ -24,11 +24,15 @@ Tensor ShortConvolution::forward(const Tensor& x) {
   return ops::short_convolution(x, as_input(weight), added, config_.silu);
 }
 
-Tensor ShortConvolution::step(const Tensor& x, State& state, const std::string& name) {
+Tensor ShortConvolution::prefill(const Tensor& x, State& state, const std::string& name) {
   Tensor& last = state.tensors.at(name);
-  const Tensor window = torch::cat({last, x.unsqueeze(1)}, 1);
-  last = window.slice(1, 1).clone();  // a view would keep the oldest token too
-  return forward(window).select(1, -1);
+  const Tensor window = torch::cat({last, x}, 1);
+  last = window.slice(1, x.size(1)).clone();  // a view would keep the older tokens too
+  return forward(window).slice(1, config_.taps - 1);
+}
+
+Tensor ShortConvolution::step(const Tensor& x, State& state, const std::string& name) {
+  return prefill(x.unsqueeze(1), state, name).squeeze(1);
 }
 
 void ShortConvolution::init_state(int64_t batch, State& state, const std::string& name) const {

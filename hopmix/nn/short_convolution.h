@@ -20,7 +20,11 @@ class ShortConvolution : public torch::nn::Module {
   /// x [B,T,width] -> [B,T,width].
   Tensor forward(const Tensor& x);
 
-  /// One token [B,width] -> [B,width]; keeps the taps - 1 last inputs in state[name].
+  /// The next tokens of a stream, [B,T,width] -> [B,T,width]; keeps the taps - 1 last inputs in
+  /// state[name].
+  Tensor prefill(const Tensor& x, State& state, const std::string& name = "conv");
+
+  /// One token [B,width] -> [B,width].
   Tensor step(const Tensor& x, State& state, const std::string& name = "conv");
 
   /// Puts the zeros before the first token into a fresh state.

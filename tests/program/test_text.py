@@ -204,6 +204,31 @@ def test_generate_refuses_in_one_line(run):
     assert refuse("generate", "run") == "--prompt is required"
 
 
+def test_a_saved_state_goes_on(run):
+    whole = said("--greedy")["text"]
+    start = ("generate", "run", "--prompt", "the king", "--greedy", "--json")
+    first = json.loads(succeed(*start, "--tokens", "15", "--save-state", "s.safetensors"))
+    before = contents("run")
+    rest = json.loads(
+        succeed("generate", "run", "--load-state", "s.safetensors", "--greedy", "--tokens", "25", "--json")
+    )
+    assert rest["prompt"] == "" and rest["prompt_tokens"] == 1, "the token that was not read"
+    if "\ufffd" not in whole:
+        assert first["text"] + rest["text"] == whole
+    more = json.loads(
+        succeed("generate", "run", "--load-state", "s.safetensors", "--prompt", "the queen", "--json", "--tokens", "5")
+    )
+    assert more["prompt_tokens"] == 1 + len("the queen")
+    assert contents("run") == before
+    train("other", "--set", "seed=5", config="text.toml")
+    message = refuse("generate", "other", "--load-state", "s.safetensors")
+    assert message.startswith("'s.safetensors' is the state of another model: of ")
+    assert refuse("generate", "run", "--load-state", "run/model.safetensors") == (
+        "'run/model.safetensors' is not a state that hopmix saved"
+    )
+    assert "none.safetensors" in refuse("generate", "run", "--load-state", "none.safetensors")
+
+
 def test_a_prompt_longer_than_the_table_of_positions():
     train("run", "--set", "model.positions=learned", config="text.toml")
     table = "the model's table of learned positions holds 24 (model.max_length)"

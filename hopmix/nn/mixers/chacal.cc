@@ -44,16 +44,30 @@ State Chacal::initial_state(int64_t batch) const {
 Tensor Chacal::step(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> qkv =
       project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
-  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
-  const auto [w, mix] = chacal_step(token_softmax(qkv[0].squeeze(1), k), past_.read(state, "w"),
-                                    qkv[2].squeeze(1), config_.gamma);
+  const Tensor weights = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
+  const auto [w, mix] =
+      chacal_step(weights, past_.read(state, "w"), qkv[2].squeeze(1), config_.gamma);
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"w", w}});
   ++state.position;
   return out_(((1 - config_.gamma) * mix).flatten(1));
 }
 
+Tensor Chacal::prefill(const Tensor& x, State& state, Context& context) {
+  // The operator begins with an empty past.
+  if (state.position > 0) return Mixer::prefill(x, state, context);
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_more_tokens(config_, x, state), 0);
+  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma);
+  // W = V + gamma A W, and Y = (1 - gamma) A W.
+  const Tensor w = qkv[2] + config_.gamma / (1 - config_.gamma) * y;
+  past_.extend(state, {{"k", qkv[1]}, {"w", w}});
+  state.position += x.size(1);
+  return out_(y.flatten(2));
+}
+
 int64_t Chacal::state_bytes(int64_t t) const {
-  return (2 * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
+  return past_.bytes(t, 2 * config_.width * element_size()) +
+         token_shift_elements(config_) * element_size();
 }
 
 MixerEntry chacal_entry() {

@@ -51,8 +51,8 @@ Tensor Chimera::read_out(const Projections& p, const Tensor& states) {
   return norm_->forward(gated).to(p.x.scalar_type());
 }
 
-Tensor Chimera::forward(const Tensor& x, Context& context) {
-  const int64_t length = x.size(1);
+Tensor Chimera::solve(const Projections& p) {
+  const int64_t batch = p.x.size(0), length = p.x.size(1);
   if (length != length_) {
     std::tie(row_ptr_, cols_) = ops::pattern(past_.spec(), length);
     const Tensor counts = row_ptr_.diff();
@@ -61,14 +61,27 @@ Tensor Chimera::forward(const Tensor& x, Context& context) {
     shares_ = counts.index_select(0, targets_);
     length_ = length;
   }
-  const Projections p = project(shift_tokens(config_, x));
   const Tensor to = p.to.index_select(1, targets_), from = p.from.index_select(1, cols_);
   const Tensor a = torch::exp((to + from + edge_steps(lengths_)) / -3) / shares_.unsqueeze(-1);
   const Tensor beta = a.transpose(1, 2).to(p.x.scalar_type());
-  const Tensor one = torch::ones({x.size(0), config_.heads, length}, beta.options());
-  const Tensor states =
-      ops::glr(one, torch::zeros_like(beta), beta, p.written.flatten(3), {row_ptr_, cols_});
-  return out_(context.wanted(read_out(p, states.view_as(p.written))));
+  const Tensor one = torch::ones({batch, config_.heads, length}, beta.options());
+  return ops::glr(one, torch::zeros_like(beta), beta, p.written.flatten(3), {row_ptr_, cols_})
+      .view_as(p.written);
+}
+
+Tensor Chimera::forward(const Tensor& x, Context& context) {
+  const Projections p = project(shift_tokens(config_, x));
+  return out_(context.wanted(read_out(p, solve(p))));
+}
+
+Tensor Chimera::prefill(const Tensor& x, State& state, Context& context) {
+  // The operator begins with an empty past.
+  if (state.position > 0) return Mixer::prefill(x, state, context);
+  const Projections p = project(shift_more_tokens(config_, x, state));
+  const Tensor states = solve(p);
+  past_.extend(state, {{"S", states}, {"from", p.from}});
+  state.position += x.size(1);
+  return out_(read_out(p, states));
 }
 
 State Chimera::initial_state(int64_t batch) const {
@@ -82,7 +95,7 @@ State Chimera::initial_state(int64_t batch) const {
 
 Tensor Chimera::step(const Tensor& x, State& state, Context&) {
   const Projections p = project(shift_tokens_step(config_, x, state));
-  const std::vector<int32_t> row = past_.row(state.position);
+  const std::vector<int32_t> row = past_.tokens(state);
   Tensor s = p.written.squeeze(1);
   if (!row.empty()) {
     const Tensor lengths = state.position - torch::tensor(row);
@@ -97,7 +110,7 @@ Tensor Chimera::step(const Tensor& x, State& state, Context&) {
 
 int64_t Chimera::state_bytes(int64_t t) const {
   const int64_t a_token = config_.width * config_.state + config_.heads;
-  return (past_.held(t) * a_token + token_shift_elements(config_)) * element_size();
+  return past_.bytes(t, a_token * element_size()) + token_shift_elements(config_) * element_size();
 }
 
 MixerEntry chimera_entry() {

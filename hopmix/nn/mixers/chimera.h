@@ -30,6 +30,7 @@ class Chimera : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  private:
@@ -40,6 +41,8 @@ class Chimera : public Mixer {
     Tensor to, from;  // dt, ds [B,T,H]
   };
   Projections project(const Tensor& input);
+  /// The states [B,T,H,state,D] of a whole sequence.
+  Tensor solve(const Projections& p);
   /// From the states [B,T,H,state,D].
   Tensor read_out(const Projections& p, const Tensor& states);
   /// de of edges of these lengths [n] -> [n,H].

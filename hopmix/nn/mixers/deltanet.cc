@@ -64,11 +64,14 @@ State DeltaNet::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor DeltaNet::step(const Tensor& x, State& state, Context&) {
-  const Tensor qkv = conv_->step(qkv_(x), state).unsqueeze(1);
-  const Tensor o = mix(x.unsqueeze(1), qkv, &state);
-  ++state.position;
-  return read_out(o.squeeze(1), x);
+Tensor DeltaNet::step(const Tensor& x, State& state, Context& context) {
+  return DeltaNet::prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor DeltaNet::prefill(const Tensor& x, State& state, Context&) {
+  const Tensor o = mix(x, conv_->prefill(qkv_(x), state), &state);
+  state.position += x.size(1);
+  return read_out(o, x);
 }
 
 int64_t DeltaNet::state_bytes(int64_t) const {

@@ -38,11 +38,12 @@ class DeltaNet : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  protected:
   /// The recurrence on heads [B,T,H,*] of the layer's input x [B,T,width], without g where there
-  /// are no gates -> [B,T,H,DV]; advances `state` by its one token if there is one.
+  /// are no gates -> [B,T,H,DV]; goes on from `state`, and advances it, if there is one.
   virtual Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& g, const Tensor& beta, State* state);
 

@@ -88,6 +88,27 @@ Tensor DiagonalSsm::step(const Tensor& x, State& state, Context&) {
   return out_(torch::gelu(y).to(x.scalar_type()));
 }
 
+// Piece by piece: what its own tokens give, and what is left of the state before it.
+Tensor DiagonalSsm::prefill(const Tensor& x, State& state, Context&) {
+  const Tensor all = as_state(value_(shift_more_tokens(shift(), x, state)));
+  const auto [rate, weights] = rates();
+  Tensor& h = state.tensors["h"];
+  std::vector<Tensor> outputs;
+  for (const Tensor& u : all.split(kPiece, 1)) {
+    const int64_t time = u.size(1);
+    const Tensor powers =
+        (rate.unsqueeze(2) * torch::arange(time + 1, u.options())).exp();  // [E,S,time + 1]
+    const Tensor faded = weights.unsqueeze(2) * powers.narrow(2, 1, time);
+    const Tensor before = torch::einsum("bes,est->bte", {h, faded});
+    outputs.push_back(convolve(u) + before + as_state(d_) * u);
+    h = powers.select(2, time) * h +
+        torch::einsum("bte,est->bes", {u, powers.narrow(2, 0, time).flip(2)});
+  }
+  h = h.contiguous();
+  state.position += x.size(1);
+  return out_(torch::gelu(torch::cat(outputs, 1)).to(x.scalar_type()));
+}
+
 int64_t DiagonalSsm::state_bytes(int64_t) const {
   return config_.width * config_.state * state_element_size(options()) +
          token_shift_elements(shift()) * element_size();

@@ -72,13 +72,12 @@ State FullAttention::initial_state(int64_t batch) const {
 
 Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
   const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
-  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
-  const Tensor v = torch::cat({past_.read(state, "v"), qkv[2]}, 1);
-  const Tensor q = qkv[0].squeeze(1);
-  const int64_t group = config_.heads / config_.kv_heads;
-  const Tensor scores = token_scores(q, k.repeat_interleave(group, 2));
-  std::vector<std::pair<std::string, Tensor>> entries = {{"k", qkv[1].squeeze(1)},
-                                                         {"v", qkv[2].squeeze(1)}};
+  past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
+  const auto with_newest = [&](const std::string& name) {
+    return state.tensors.at(name).narrow(1, 0, state.position + 1);
+  };
+  const Tensor k = with_newest("k"), v = with_newest("v");
+  const Tensor scores = token_scores(qkv[0].squeeze(1), k);
   if (config_.publication) {
     SharedCache cache;
     std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], k, v);
@@ -89,24 +88,38 @@ Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
       const Tensor among = self ? scores : scores.slice(2, 0, -1);
       selection.indices = best_positions(among, wanted.kappa).unsqueeze(1);
       if (wanted.pointers == 0) continue;
-      const Tensor newest = selection.indices.slice(3, 0, wanted.pointers);
       const std::string name = pointers_name(self);
-      selection.pointers = torch::cat({past_.read(state, name), newest}, 1);
-      entries.push_back({name, newest.squeeze(1)});
+      past_.append(state, {{name, selection.indices.slice(3, 0, wanted.pointers).squeeze(1)}});
+      selection.pointers = with_newest(name);
     }
     context.mem[config_.mem] = std::move(cache);
   }
-  past_.append(state, entries);
   ++state.position;
-  const Tensor y = token_sum(torch::softmax(scores, -1), v.repeat_interleave(group, 2));
-  return out_(y.flatten(1));
+  return out_(token_sum(torch::softmax(scores, -1), v).flatten(1));
+}
+
+Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
+  if (shares_cache()) return Mixer::prefill(x, state, context);
+  const int64_t t = state.position, time = x.size(1);
+  const std::vector<Tensor> qkv = project(shift_more_tokens(config_, x, state), t);
+  past_.extend(state, {{"k", qkv[1]}, {"v", qkv[2]}});
+  const auto with_newest = [&](const std::string& name) {
+    return state.tensors.at(name).narrow(1, 0, t + time).transpose(1, 2);
+  };
+  // Token i of the new ones reads up to t + i; from an empty past that is the causal mask.
+  std::optional<Tensor> mask;
+  if (t > 0) mask = torch::ones({time, t + time}, torch::kBool).tril(t);
+  const Tensor y = torch::scaled_dot_product_attention(
+      qkv[0].transpose(1, 2), with_newest("k"), with_newest("v"), mask, 0.0,
+      /*is_causal=*/t == 0, {}, /*enable_gqa=*/config_.heads != config_.kv_heads);
+  state.position += time;
+  return out_(y.transpose(1, 2).flatten(2));
 }
 
 int64_t FullAttention::state_bytes(int64_t t) const {
-  const int64_t held = past_.held(t);
-  return (2 * held * config_.kv_heads * config_.key_width + token_shift_elements(config_)) *
-             element_size() +
-         held * config_.heads * (asked().with_self.pointers + asked().earlier.pointers) * 4;
+  const int64_t pointers = config_.heads * (asked().with_self.pointers + asked().earlier.pointers);
+  return past_.bytes(t, 2 * config_.kv_heads * config_.key_width * element_size() + 4 * pointers) +
+         token_shift_elements(config_) * element_size();
 }
 
 MixerEntry full_attention_entry() {

@@ -28,7 +28,9 @@ class FullAttention : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool shares_cache() const override { return config_.publication != nullptr; }
 
  private:
   std::vector<Tensor> project(const Tensor& input, int64_t start);  // q, k, v

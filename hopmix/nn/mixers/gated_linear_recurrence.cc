@@ -50,6 +50,14 @@ Tensor GatedLinearRecurrence::step(const Tensor& x, State& state, Context&) {
   return out_(y.to(x.scalar_type()));
 }
 
+Tensor GatedLinearRecurrence::prefill(const Tensor& x, State& state, Context&) {
+  const auto [a, u] = project(shift_more_tokens(config_, x, state));
+  Tensor y, &last = state.tensors["y"];
+  std::tie(y, last) = ops::linear_recurrence(a, u, last);
+  state.position += x.size(1);
+  return out_(y);
+}
+
 int64_t GatedLinearRecurrence::state_bytes(int64_t) const {
   return config_.width * state_element_size(options()) +
          token_shift_elements(config_) * element_size();

@@ -65,11 +65,15 @@ State Gla::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Gla::step(const Tensor& x, State& state, Context&) {
+Tensor Gla::step(const Tensor& x, State& state, Context& context) {
+  return prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor Gla::prefill(const Tensor& x, State& state, Context&) {
   const Tensor qkv = qkv_(x);
-  const Tensor read = convolution_ ? convolution_->step(qkv, state) : qkv;
-  ++state.position;
-  return out_(mix(x.unsqueeze(1), read.unsqueeze(1), &state.tensors["S"]).squeeze(1));
+  const Tensor read = convolution_ ? convolution_->prefill(qkv, state) : qkv;
+  state.position += x.size(1);
+  return out_(mix(x, read, &state.tensors["S"]));
 }
 
 int64_t Gla::state_bytes(int64_t) const {

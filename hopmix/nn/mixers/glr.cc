@@ -36,10 +36,16 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   Projections p;
   std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
   widths.push_back(gates_->weight.size(0));
-  std::vector<Tensor> parts =
-      linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
-  const Tensor logits = parts.back() + gates_->bias.to(parts.back().scalar_type());
-  parts.pop_back();
+  std::vector<Tensor> parts;
+  Tensor logits;
+  if (input.size(1) == 1) {  // decoding: no weights are copied to be together
+    parts = qkv_(input).split(config_.width, -1);
+    logits = gates_(input);
+  } else {
+    parts = linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
+    logits = parts.back() + gates_->bias.to(parts.back().scalar_type());
+    parts.pop_back();
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i] = split_heads(parts[i], config_.heads);
     if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
@@ -62,28 +68,44 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
 
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
 
-Tensor Glr::forward(const Tensor& x, Context& context) {
-  const Projections p = project(shift_tokens(config_, x), 0);
-  if (shared() && past_.spec() == "dense" && x.size(1) >= kWorthBlocks) {
-    const Tensor y = ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
-    return out_(context.wanted(y.flatten(2)));
+Tensor Glr::solve(const Projections& p) {
+  const int64_t time = p.q.size(1);
+  if (shared() && past_.spec() == "dense" && time >= kWorthBlocks) {
+    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
   }
-  const ops::PatternArg rows = rows_.at(x.size(1));
+  const ops::PatternArg rows = rows_.at(time);
   if (normalized()) {
-    const Tensor y =
-        ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
-    return out_(context.wanted(normalize(y).flatten(2)));
+    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
   }
-  if (shared()) {
-    const Tensor y = ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
-    return out_(context.wanted(y.flatten(2)));
-  }
+  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
   const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  const Tensor y = ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
-  return out_(context.wanted(y.flatten(2)));
+  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+}
+
+Tensor Glr::forward(const Tensor& x, Context& context) {
+  const Tensor y = solve(project(shift_tokens(config_, x), 0));
+  return out_(context.wanted((normalized() ? normalize(y) : y).flatten(2)));
+}
+
+Tensor Glr::prefill(const Tensor& x, State& state, Context& context) {
+  // The operators begin with an empty past.
+  if (state.position > 0) return Mixer::prefill(x, state, context);
+  const Projections p = project(shift_more_tokens(config_, x, state), 0);
+  const Tensor y = solve(p);
+  past_.extend(state, entries(p, y));
+  state.position += x.size(1);
+  return out_((normalized() ? normalize(y) : y).flatten(2));
+}
+
+Past::Entries Glr::entries(const Projections& p, const Tensor& y) const {
+  if (independent()) return {{"k", p.k}, {"z", y}, {"k_in", p.k_in}, {"v", p.v}};
+  if (shared()) return {{"k", p.k}, {"z", y + p.d.unsqueeze(-1) * p.v}};
+  if (!gate_on_read()) return {{"k", p.k}, {"z", y}, {"v", p.v}, {"d", p.d}};
+  const Tensor direct = torch::sigmoid(p.d - p.gate).unsqueeze(-1);
+  return {{"k", p.k}, {"u", direct * p.v + (1 - direct) * y}, {"c", torch::logaddexp(p.d, p.gate)}};
 }
 
 Glr::Cached Glr::cached() const {
@@ -117,9 +139,8 @@ Tensor Glr::step_shared(const Projections& p, State& state) {
 
 Tensor Glr::step_independent(const Projections& p, State& state) {
   const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
-  const Tensor k_in = torch::cat({past_.read(state, "k_in"), p.k_in}, 1);
-  const Tensor values = torch::cat({past_.read(state, "v"), p.v}, 1);
-  const Tensor y = token_sum(token_softmax(p.q_in.squeeze(1), k_in), values) +
+  const Tensor direct = token_softmax(p.q_in.squeeze(1), past_.read(state, "k_in"), p.k_in);
+  const Tensor y = token_sum(direct, past_.read(state, "v"), p.v) +
                    per_head(p.gate) * token_sum(read, past_.read(state, "z"));
   past_.append(
       state, {{"k", p.k.squeeze(1)}, {"z", y}, {"k_in", p.k_in.squeeze(1)}, {"v", p.v.squeeze(1)}});
@@ -168,7 +189,7 @@ int64_t Glr::state_bytes(int64_t t) const {
   const Cached names = cached();
   const int64_t a_token = static_cast<int64_t>(names.vectors.size()) * config_.width +
                           static_cast<int64_t>(names.scalars.size()) * config_.heads;
-  return (past_.held(t) * a_token + token_shift_elements(config_)) * element_size();
+  return past_.bytes(t, a_token * element_size()) + token_shift_elements(config_) * element_size();
 }
 
 MixerEntry glr_entry() {

@@ -30,6 +30,7 @@ class Glr : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  private:
@@ -47,6 +48,8 @@ class Glr : public Mixer {
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
   bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
   Cached cached() const;
+  Tensor solve(const Projections& p);  // [B,T,H,D] of the whole sequence, before norm and map
+  Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
   Tensor step_shared(const Projections& p, State& state);
   Tensor step_independent(const Projections& p, State& state);

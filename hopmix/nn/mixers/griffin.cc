@@ -61,12 +61,16 @@ State Griffin::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Griffin::step(const Tensor& x, State& state, Context&) {
-  const Tensor u = conv_->step(value_(x), state);
-  const auto [a, added] = gates(u.unsqueeze(1));
-  Tensor& h = state.tensors["h"];
-  h = a.squeeze(1) * h + added.squeeze(1);
-  ++state.position;
+Tensor Griffin::step(const Tensor& x, State& state, Context& context) {
+  return prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor Griffin::prefill(const Tensor& x, State& state, Context&) {
+  const Tensor u = conv_->prefill(value_(x), state);
+  const auto [a, added] = gates(u);
+  Tensor h, &last = state.tensors["h"];
+  std::tie(h, last) = ops::linear_recurrence(a, added, last);
+  state.position += x.size(1);
   return out_(torch::gelu(gate_(x)) * h.to(u.scalar_type()));
 }
 

@@ -70,10 +70,14 @@ State LinearAttention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor LinearAttention::step(const Tensor& x, State& state, Context&) {
-  const Tensor input = shift_tokens_step(config_, x, state);
-  ++state.position;
-  return out_(mix(input, &state.tensors["S"]).squeeze(1));
+Tensor LinearAttention::step(const Tensor& x, State& state, Context& context) {
+  return prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor LinearAttention::prefill(const Tensor& x, State& state, Context&) {
+  const Tensor input = shift_more_tokens(config_, x, state);
+  state.position += x.size(1);
+  return out_(mix(input, &state.tensors["S"]));
 }
 
 int64_t LinearAttention::state_bytes(int64_t) const {

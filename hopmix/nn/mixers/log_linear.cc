@@ -36,6 +36,11 @@ State LogLinearMamba2::initial_state(int64_t batch) const {
   return state;
 }
 
+// The buckets are kept one token at a time.
+Tensor LogLinearMamba2::prefill(const Tensor& x, State& state, Context& context) {
+  return Mixer::prefill(x, state, context);
+}
+
 int64_t LogLinearMamba2::state_bytes(int64_t t) const {
   return Mamba2::state_bytes(t) - matrix().bytes(element_size()) +
          buckets(matrix()).bytes(t, element_size());
@@ -60,6 +65,10 @@ State LogLinearGatedDeltaNet::initial_state(int64_t batch) const {
   State state = DeltaNet::initial_state(batch);
   buckets(matrix()).init(batch, options(), state);
   return state;
+}
+
+Tensor LogLinearGatedDeltaNet::prefill(const Tensor& x, State& state, Context& context) {
+  return Mixer::prefill(x, state, context);
 }
 
 int64_t LogLinearGatedDeltaNet::state_bytes(int64_t t) const {

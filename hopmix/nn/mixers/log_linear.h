@@ -15,6 +15,7 @@ class LogLinearMamba2 : public Mamba2 {
   LogLinearMamba2(const Mamba2Config& config, int64_t levels);
 
   State initial_state(int64_t batch) const override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  protected:
@@ -31,6 +32,7 @@ class LogLinearGatedDeltaNet : public DeltaNet {
   LogLinearGatedDeltaNet(const DeltaNetConfig& config, int64_t levels);
 
   State initial_state(int64_t batch) const override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  protected:

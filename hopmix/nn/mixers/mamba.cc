@@ -48,12 +48,16 @@ State Mamba::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Mamba::step(const Tensor& x, State& state, Context&) {
+Tensor Mamba::step(const Tensor& x, State& state, Context& context) {
+  return prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor Mamba::prefill(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> uz = linear_parts(x, in_->weight, {config_.inner(), config_.inner()});
   Tensor y, &h = state.tensors["h"];
-  std::tie(y, h) = scan(conv_->step(uz[0], state).unsqueeze(1), h);
-  ++state.position;
-  return out_(y.squeeze(1) * torch::silu(uz[1]));
+  std::tie(y, h) = scan(conv_->prefill(uz[0], state), h);
+  state.position += x.size(1);
+  return out_(y * torch::silu(uz[1]));
 }
 
 int64_t Mamba::state_bytes(int64_t) const {

@@ -73,12 +73,14 @@ State Mamba2::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Mamba2::step(const Tensor& x, State& state, Context&) {
+Tensor Mamba2::step(const Tensor& x, State& state, Context& context) {
+  return Mamba2::prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+Tensor Mamba2::prefill(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> parts = in_(x).split_with_sizes(widths(), -1);
-  const Tensor read = convolution_->step(parts[1], state).unsqueeze(1);
-  const Tensor y =
-      mix(x.unsqueeze(1), parts[0].unsqueeze(1), read, parts[2].unsqueeze(1), &state).squeeze(1);
-  ++state.position;
+  const Tensor y = mix(x, parts[0], convolution_->prefill(parts[1], state), parts[2], &state);
+  state.position += x.size(1);
   return out_(y);
 }
 

@@ -33,6 +33,7 @@ class Mamba2 : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  protected:
@@ -40,7 +41,8 @@ class Mamba2 : public Mixer {
   MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
 
   /// S_t = e^{g_t} S_{t-1} + k_t v_t^T -> q_t S_t [B,T,heads,head_width], of the layer's input u
-  /// [B,T,width]; advances `state` by its one token if there is one.
+  /// [B,T,width]; goes on from `state`, and advances it, if there is
+  /// one.
   virtual Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& g, State* state);
 

@@ -30,12 +30,12 @@ Tensor by_kv_head(const Tensor& indices, const Tensor& k, int64_t heads) {
 // One token's softmax attention to listed rows: q [B,H,D], k and v [B,n,KV heads,D], indices int32
 // [B,H,W] -> [B,H,D].
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& indices) {
-  const int64_t heads = q.size(1), kv_heads = k.size(2);
+  const int64_t kv_heads = k.size(2), group = q.size(1) / kv_heads, width = indices.size(2);
   const Tensor list = indices.to(torch::kInt64);
-  const auto rows = [&](const Tensor& x) {  // [B,H,W,D]
-    const Tensor by_head = x.transpose(1, 2).repeat_interleave(heads / kv_heads, 1);
-    const Tensor at = list.clamp_min(0).unsqueeze(3).expand({-1, -1, -1, x.size(3)});
-    return by_head.gather(2, at);
+  const Tensor of_group = list.clamp_min(0).reshape({q.size(0), kv_heads, group * width, 1});
+  const auto rows = [&](const Tensor& x) {  // [B,H,W,D], nothing else is copied
+    const Tensor at = of_group.expand({-1, -1, -1, x.size(3)});
+    return x.transpose(1, 2).gather(2, at).unflatten(2, {group, width}).flatten(1, 2);
   };
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
   const Tensor scores = torch::einsum("bhd,bhwd->bhw", {q * scale, rows(k)});
@@ -47,7 +47,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& i
 
 }  // namespace
 
-Mura::Mura(const MuraConfig& config) : config_(config) {
+Mura::Mura(const MuraConfig& config) : config_(config), past_("dense") {
   const Publication& from = *config.publication;
   q_ = register_module("q", linear(config.input_width(), config.heads * from.key_width));
   if (config.own_kv) {
@@ -102,8 +102,9 @@ Tensor Mura::step(const Tensor& x, State& state, Context& context) {
   const Tensor q = queries(input, state.position).squeeze(1);
   auto [k, v] = keys_and_values(input, state.position, cache);
   if (config_.own_kv) {
-    state.tensors["k"] = k = torch::cat({state.tensors.at("k"), k}, 1);
-    state.tensors["v"] = v = torch::cat({state.tensors.at("v"), v}, 1);
+    past_.append(state, {{"k", k.squeeze(1)}, {"v", v.squeeze(1)}});
+    k = state.tensors.at("k").narrow(1, 0, state.position + 1);
+    v = state.tensors.at("v").narrow(1, 0, state.position + 1);
   }
   const Selection& selection = cache.selection(config_.include_self);
   const Tensor indices = token_neighborhood(selection.indices.squeeze(1), selection.pointers,
@@ -116,7 +117,7 @@ Tensor Mura::step(const Tensor& x, State& state, Context& context) {
 int64_t Mura::state_bytes(int64_t t) const {
   const Publication& from = *config_.publication;
   const int64_t own = config_.own_kv ? from.kv_heads * (from.key_width + from.value_width) : 0;
-  return (token_shift_elements(config_) + t * own) * element_size();
+  return token_shift_elements(config_) * element_size() + past_.bytes(t, own * element_size());
 }
 
 MixerEntry mura_entry() {

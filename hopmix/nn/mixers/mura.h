@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hopmix/nn/heads.h"
+#include "hopmix/nn/past.h"
 #include "hopmix/nn/publication.h"
 #include "hopmix/nn/registry.h"
 
@@ -33,6 +34,7 @@ class Mura : public Mixer {
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool shares_cache() const override { return true; }
 
  private:
   Tensor queries(const Tensor& input, int64_t start);  // rotated as the publisher's
@@ -40,6 +42,7 @@ class Mura : public Mixer {
                                             const SharedCache& cache);
 
   MuraConfig config_;
+  Past past_;  // of its own keys and values
   torch::nn::Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
 };
 

@@ -1,5 +1,6 @@
 #include "hopmix/nn/mixers/parallel.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "hopmix/nn/heads.h"
@@ -17,13 +18,15 @@ void put(size_t branch, State&& part, State& whole) {
   }
 }
 
-State take(size_t branch, const State& whole) {
+// Taken out, so that nothing else refers to the memory that the branch writes to.
+State take(size_t branch, State& whole) {
   State part;
   part.position = whole.position;
   const std::string start = prefix(branch);
   for (auto it = whole.tensors.lower_bound(start);
-       it != whole.tensors.end() && it->first.starts_with(start); ++it) {
-    part.tensors.emplace(it->first.substr(start.size()), it->second);
+       it != whole.tensors.end() && it->first.starts_with(start);) {
+    part.tensors.emplace(it->first.substr(start.size()), std::move(it->second));
+    it = whole.tensors.erase(it);
   }
   return part;
 }
@@ -87,16 +90,35 @@ State Parallel::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Parallel::step(const Tensor& x, State& state, Context& context) {
+template <typename Advance>
+Tensor Parallel::advance(const Tensor& x, State& state, const Advance& of_branch) {
   const Tensor gates = gates_ ? torch::sigmoid(gates_(x)) : Tensor();
-  const Tensor y = combine(gates, [&](size_t b) {
+  return combine(gates, [&](size_t b) {
     State part = take(b, state);
-    const Tensor of_branch = branches_[b]->step(x, part, context);
+    const Tensor y = of_branch(*branches_[b], part);
     put(b, std::move(part), state);
-    return of_branch;
+    return y;
   });
+}
+
+Tensor Parallel::step(const Tensor& x, State& state, Context& context) {
+  const Tensor y =
+      advance(x, state, [&](Mixer& branch, State& part) { return branch.step(x, part, context); });
   ++state.position;
   return y;
+}
+
+Tensor Parallel::prefill(const Tensor& x, State& state, Context& context) {
+  if (shares_cache()) return Mixer::prefill(x, state, context);
+  const Tensor y = advance(
+      x, state, [&](Mixer& branch, State& part) { return branch.prefill(x, part, context); });
+  state.position += x.size(1);
+  return y;
+}
+
+bool Parallel::shares_cache() const {
+  return std::any_of(branches_.begin(), branches_.end(),
+                     [](const auto& branch) { return branch->shares_cache(); });
 }
 
 int64_t Parallel::state_bytes(int64_t t) const {

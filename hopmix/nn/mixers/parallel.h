@@ -26,12 +26,17 @@ class Parallel : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool shares_cache() const override;
 
  private:
   // `part(b)`: what branch b gives, of what is wanted.
   template <typename Part>
   Tensor combine(const Tensor& gates, const Part& part);
+  // The same of x, with what `of_branch(mixer, its state)` gives.
+  template <typename Advance>
+  Tensor advance(const Tensor& x, State& state, const Advance& of_branch);
 
   std::vector<std::shared_ptr<Mixer>> branches_;
   std::vector<std::shared_ptr<RmsNorm>> norms_;  // of the mean

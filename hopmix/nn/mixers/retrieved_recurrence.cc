@@ -19,7 +19,7 @@ constexpr int64_t kMostHops = 4096;
 }  // namespace
 
 RetrievedRecurrence::RetrievedRecurrence(const RetrievedRecurrenceConfig& config)
-    : config_(config) {
+    : config_(config), past_("dense") {
   const int64_t heads = config.heads, value_width = config.publication->value_width;
   gates_ = register_module("gates",
                            linear(config.input_width(), (scalar() ? 3 : 1) * heads, /*bias=*/true));
@@ -86,24 +86,30 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
   const auto by_head = [heads](const Tensor& rows) {  // [B,n,H,*] -> [B,heads,n,*]
     return rows.transpose(1, 2).repeat_interleave(heads / rows.size(2), 1);
   };
-  const Tensor past = state.tensors.at("z");
   const Tensor v = by_head(cache.v.slice(1, -1)).squeeze(2);  // [B,heads,DV]
 
   int64_t entries = 1;
-  for (int64_t i = 3; i < past.dim(); ++i) entries *= past.size(i);
-  Tensor sum = torch::zeros({past.size(0), heads, entries}, past.options());
+  for (const int64_t size : entry()) entries *= size;
+  entries /= heads;
+  Tensor sum = torch::zeros({x.size(0), heads, entries}, v.options());
   if (state.position > 0) {
     const Tensor list = by_head(cache.earlier.indices.slice(3, 0, config_.kappa))
                             .squeeze(2)
-                            .to(torch::kInt64);    // [B,heads,kappa]
-    const auto listed = [&](const Tensor& rows) {  // [B,heads,n,*] -> [B,heads,kappa,*]
-      return rows.gather(2, list.clamp_min(0).unsqueeze(3).expand({-1, -1, -1, rows.size(3)}));
+                            .to(torch::kInt64);  // [B,heads,kappa]
+    // [B,n,H,*] -> [B,heads,kappa,*], nothing else is copied
+    const auto listed = [&](const Tensor& rows) {
+      const int64_t group = heads / rows.size(2), kappa = list.size(2);
+      const Tensor at = list.clamp_min(0).reshape({x.size(0), rows.size(2), group * kappa, 1});
+      return rows.transpose(1, 2)
+          .gather(2, at.expand({-1, -1, -1, rows.size(3)}))
+          .unflatten(2, {group, kappa})
+          .flatten(1, 2);
     };
     const Tensor q = by_head(cache.q).squeeze(2);
     const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
-    const Tensor scores = torch::einsum("bhd,bhkd->bhk", {q * scale, listed(by_head(cache.k))});
+    const Tensor scores = torch::einsum("bhd,bhkd->bhk", {q * scale, listed(cache.k)});
     const Tensor p = torch::softmax(scores.masked_fill(list < 0, -INFINITY), -1);
-    sum = torch::einsum("bhk,bhkd->bhd", {p, listed(by_head(past.flatten(3)))});
+    sum = torch::einsum("bhk,bhkd->bhd", {p, listed(past_.held_rows(state, "z").flatten(3))});
   }
 
   Tensor kept, z;
@@ -114,7 +120,7 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
     z = torch::cat({v.unsqueeze(2), (gate[0] * sum).unflatten(2, {config_.hops, v.size(2)})}, 2);
     kept = z.slice(2, 0, config_.hops);
   }
-  state.tensors["z"] = torch::cat({past, kept.unsqueeze(1)}, 1);
+  past_.append(state, {{"z", kept}});
   ++state.position;
   return read(z);
 }
@@ -122,7 +128,7 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
 int64_t RetrievedRecurrence::state_bytes(int64_t t) const {
   int64_t of_token = 1;
   for (const int64_t size : entry()) of_token *= size;
-  return (token_shift_elements(config_) + t * of_token) * element_size();
+  return token_shift_elements(config_) * element_size() + past_.bytes(t, of_token * element_size());
 }
 
 MixerEntry retrieved_recurrence_entry() {

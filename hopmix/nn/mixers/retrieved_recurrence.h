@@ -6,6 +6,7 @@
 #include <string>
 
 #include "hopmix/nn/heads.h"
+#include "hopmix/nn/past.h"
 #include "hopmix/nn/publication.h"
 #include "hopmix/nn/registry.h"
 
@@ -35,6 +36,7 @@ class RetrievedRecurrence : public Mixer {
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool shares_cache() const override { return true; }
   bool one_vector_a_hop() const override { return config_.readout == "shared"; }
 
  private:
@@ -45,6 +47,7 @@ class RetrievedRecurrence : public Mixer {
   std::vector<int64_t> entry() const;  // what is kept of a token
 
   RetrievedRecurrenceConfig config_;
+  Past past_;
   torch::nn::Linear gates_{nullptr}, out_{nullptr};
 };
 

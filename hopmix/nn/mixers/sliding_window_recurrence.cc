@@ -36,6 +36,16 @@ Tensor SlidingWindowRecurrence::step(const Tensor& x, State& state, Context&) {
   return out_(y.to(x.scalar_type()));
 }
 
+Tensor SlidingWindowRecurrence::prefill(const Tensor& x, State& state, Context&) {
+  const auto [a, u] = project(shift_more_tokens(config_, x, state));
+  const Tensor before = torch::stack({state.tensors["y"], state.tensors["own"]}, 1);
+  const auto [y, last] = ops::sliding_window_recurrence(a, u, block_, before, state.position);
+  state.tensors["y"] = last.select(1, 0).clone();
+  state.tensors["own"] = last.select(1, 1).clone();
+  state.position += x.size(1);
+  return out_(y);
+}
+
 int64_t SlidingWindowRecurrence::state_bytes(int64_t t) const {
   return GatedLinearRecurrence::state_bytes(t) + config_.width * state_element_size(options());
 }

@@ -2,6 +2,9 @@
 
 namespace hopmix::nn {
 
+// A prompt this many times shorter than what is held is better taken in token by token.
+constexpr int64_t kWorthJoining = 16;
+
 SparseAttention::SparseAttention(const SparseAttentionConfig& config)
     : config_(config), rows_(config.pattern), past_(config.pattern) {
   check_heads(config);
@@ -28,15 +31,37 @@ State SparseAttention::initial_state(int64_t batch) const {
 Tensor SparseAttention::step(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> qkv =
       project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
-  const Tensor k = torch::cat({past_.read(state, "k"), qkv[1]}, 1);
-  const Tensor v = torch::cat({past_.read(state, "v"), qkv[2]}, 1);
+  const Tensor p = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
+  const Tensor y = token_sum(p, past_.read(state, "v"), qkv[2]);
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   ++state.position;
-  return out_(token_sum(token_softmax(qkv[0].squeeze(1), k), v).flatten(1));
+  return out_(y.flatten(1));
+}
+
+Tensor SparseAttention::prefill(const Tensor& x, State& state, Context& context) {
+  const int64_t t = state.position, time = x.size(1), behind = past_.held(t);
+  if (behind > kWorthJoining * time) return Mixer::prefill(x, state, context);
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_more_tokens(config_, x, state), t);
+  Tensor y;
+  if (t == 0) {
+    y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(time), /*include_self=*/true);
+  } else {
+    const auto [row_ptr, cols] = past_.joined_rows(state, time);
+    const Tensor k = past_.held_rows(state, "k"), v = past_.held_rows(state, "v");
+    y = ops::sparse_attention(torch::cat({torch::zeros_like(k), qkv[0]}, 1),
+                              torch::cat({k, qkv[1]}, 1), torch::cat({v, qkv[2]}, 1),
+                              {row_ptr, cols}, /*include_self=*/true)
+            .slice(1, behind);
+  }
+  past_.extend(state, {{"k", qkv[1]}, {"v", qkv[2]}});
+  state.position += time;
+  return out_(y.flatten(2));
 }
 
 int64_t SparseAttention::state_bytes(int64_t t) const {
-  return (2 * past_.held(t) * config_.width + token_shift_elements(config_)) * element_size();
+  return past_.bytes(t, 2 * config_.width * element_size()) +
+         token_shift_elements(config_) * element_size();
 }
 
 MixerEntry sparse_attention_entry() {
