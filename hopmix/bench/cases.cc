@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/nearest.h"
@@ -165,28 +164,19 @@ std::vector<Tensor> qkv_decay(const Shape& s, Decay decay) {
   return inputs;
 }
 
-// One token is a step of decoding: it has a state before it.
-std::optional<Tensor> state_before(const Shape& s) {
-  if (s.length != 1) return std::nullopt;
-  return at::randn({s.batch, s.heads, s.width, s.width});
-}
-
 Problem linear_attention(const Shape& s, const Case&) {
-  return {qkv_decay(s, Decay::kNone), [state = state_before(s)](Inputs x) {
-            return std::get<0>(ops::linear_attention(x[0], x[1], x[2], {}, state));
-          }};
+  return {qkv_decay(s, Decay::kNone),
+          [](Inputs x) { return std::get<0>(ops::linear_attention(x[0], x[1], x[2])); }};
 }
 
 Problem ssd(const Shape& s, const Case&) {
-  return {qkv_decay(s, Decay::kHead), [state = state_before(s)](Inputs x) {
-            return std::get<0>(ops::ssd(x[0], x[1], x[2], x[3], {}, state));
-          }};
+  return {qkv_decay(s, Decay::kHead),
+          [](Inputs x) { return std::get<0>(ops::ssd(x[0], x[1], x[2], x[3])); }};
 }
 
 Problem gla(const Shape& s, const Case&) {
-  return {qkv_decay(s, Decay::kChannel), [state = state_before(s)](Inputs x) {
-            return std::get<0>(ops::gla(x[0], x[1], x[2], x[3], {}, state));
-          }};
+  return {qkv_decay(s, Decay::kChannel),
+          [](Inputs x) { return std::get<0>(ops::gla(x[0], x[1], x[2], x[3])); }};
 }
 
 // q, k of norm 1 a head, v, log decays of a head if `decay` says so, beta in (0, 1).
@@ -198,14 +188,13 @@ std::vector<Tensor> delta_inputs(const Shape& s, Decay decay) {
 }
 
 Problem delta_rule(const Shape& s, const Case&) {
-  return {delta_inputs(s, Decay::kNone), [state = state_before(s)](Inputs x) {
-            return std::get<0>(ops::delta_rule(x[0], x[1], x[2], x[3], {}, state));
-          }};
+  return {delta_inputs(s, Decay::kNone),
+          [](Inputs x) { return std::get<0>(ops::delta_rule(x[0], x[1], x[2], x[3])); }};
 }
 
 Problem gated_delta_rule(const Shape& s, const Case&) {
-  return {delta_inputs(s, Decay::kHead), [state = state_before(s)](Inputs x) {
-            return std::get<0>(ops::gated_delta_rule(x[0], x[1], x[2], x[3], x[4], {}, state));
+  return {delta_inputs(s, Decay::kHead), [](Inputs x) {
+            return std::get<0>(ops::gated_delta_rule(x[0], x[1], x[2], x[3], x[4]));
           }};
 }
 
