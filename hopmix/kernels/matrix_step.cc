@@ -75,6 +75,9 @@ class Steps {
   const TileLoops<T> tiles_ = tile_loops<T>();
 };
 
+// States that fit the cache of a core stay there from step to step, if nothing moves them.
+constexpr int64_t kWorthThreadsHere = int64_t{1} << 20;
+
 }  // namespace
 
 template <typename T>
@@ -82,7 +85,7 @@ void matrix_step(const MatrixStepInputs<T>& in, T* o, Accumulator<T>* state) {
   const Steps<T> steps(in, o, state);
   const int64_t tasks = in.sequences.count() * in.heads;
   const int64_t entries = tasks * in.key_width * in.value_width;
-  parallel_tasks(tasks, entries < kWorthTeam ? 0 : entries, [&](int64_t task) {
+  parallel_tasks(tasks, entries < kWorthThreadsHere ? 0 : entries, [&](int64_t task) {
     const int64_t n = task / in.heads;
     if (in.sequences.list[n].length == 1) steps.step(n, task % in.heads);
   });

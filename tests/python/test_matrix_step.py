@@ -69,7 +69,7 @@ def test_a_chain_of_tokens_is_the_sequence(name, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_strides_and_threads(name):
-    tensors, state = inputs(name, 2, 1, 16, 4, 64, 65, torch.float32)  # enough for threads
+    tensors, state = inputs(name, 2, 1, 16, 4, 184, 185, torch.float32)  # enough for threads
     plain = call(name, tensors, state)
     threads = torch.get_num_threads()
     for layout, count in ((transposed, 1), (sliced, 3), (transposed, 2)):
