@@ -14,6 +14,7 @@
 #include "hopmix/bench/plot.h"
 #include "hopmix/bench/report.h"
 #include "hopmix/bench/training.h"
+#include "hopmix/cli/bench_decode.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/train/interrupt.h"
 #include "hopmix/train/sweep.h"
@@ -40,6 +41,7 @@ void print_list() {
     rows.push_back({one.name, one.computes, one.by_default ? "" : "if named"});
   }
   rows.push_back({kTraining, "steps of the models of table 1, and where their time goes", "alone"});
+  rows.push_back({kDecoding, "one more token, and its state, by the length of the text", "alone"});
   std::printf("%s", text_table({"benchmark", "", ""}, rows, {true, true, true}).c_str());
 }
 
@@ -244,27 +246,57 @@ void check_lines(const Options& options, const std::vector<bench::Case>& chosen)
   }
 }
 
+// Whether `name` is asked for, which is timed alone and takes the options `used`.
+bool is_alone(const CLI::App& command, const Options& options, const std::string& name,
+              const std::set<std::string>& used) {
+  const auto& names = options.names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) return false;
+  if (names.size() > 1) {
+    throw Error("benchmark '" + name + "' is timed alone, without '" +
+                (names[0] == name ? names[1] : names[0]) + "'");
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string given = option->get_name();
+    if (option->count() > 0 && given != "NAME" && !used.contains(given)) {
+      throw Error("benchmark '" + name + "' takes no " + given);
+    }
+  }
+  return true;
+}
+
+void run_decoding(const Options& options) {
+  bench::DecodeShape shape;
+  shape.heads = options.heads.value_or(shape.heads);
+  shape.width = options.width.value_or(shape.width);
+  const std::set<int64_t> lengths(options.lengths.begin(), options.lengths.end());
+  shape.lengths.assign(lengths.begin(), lengths.end());
+  if (lengths.empty()) {
+    shape.lengths = powers(1024, bench::kLongestFull, 4);
+    shape.lengths.push_back(int64_t{1} << 20);
+  }
+  if (!options.plot.empty() && shape.lengths.size() < 2) {
+    throw Error("--plot needs two lengths or more, but --length is " +
+                std::to_string(shape.lengths.front()));
+  }
+  bench::Settings settings;
+  settings.threads = options.threads;
+  settings.repetitions = options.repetitions;
+  run_bench_decode(shape, settings, options.json, options.plot);
+}
+
 void run_bench(const CLI::App& command, const Options& options) {
   if (options.list) return print_list();
   check_outputs(options);
-  const auto& names = options.names;
-  if (std::find(names.begin(), names.end(), kTraining) == names.end()) {
-    check_lines(options, choose_cases(options));
-    return run_operators(options);
+  if (is_alone(command, options, kTraining, {"--threads", "--repetitions", "--json"})) {
+    return run_training(options);
   }
-  if (names.size() > 1) {
-    throw Error(std::string("benchmark '") + kTraining + "' is timed alone, without '" +
-                (names[0] == kTraining ? names[1] : names[0]) + "'");
+  if (is_alone(
+          command, options, kDecoding,
+          {"--threads", "--repetitions", "--json", "--plot", "--length", "--heads", "--width"})) {
+    return run_decoding(options);
   }
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string name = option->get_name();
-    const bool used =
-        name == "NAME" || name == "--threads" || name == "--repetitions" || name == "--json";
-    if (option->count() > 0 && !used) {
-      throw Error(std::string("benchmark '") + kTraining + "' takes no " + name);
-    }
-  }
-  run_training(options);
+  check_lines(options, choose_cases(options));
+  run_operators(options);
 }
 
 }  // namespace
@@ -314,12 +346,16 @@ void add_bench(CLI::App& app) {
       "a\n"
       "pattern that reads the same rows again may pass 100%.\n"
       "memory: the most at a time beyond inputs and outputs; n x n: in such matrices, one a "
-      "head.\n\n"
+      "head.\n"
+      "decode: one more token of one sequence, 4 heads of 16, with 1024 to 2^20 tokens behind it\n"
+      "(--length; layers that keep every token, up to 65536), and the bytes of the state.\n\n"
       "Examples:\n"
       "  hopmix bench\n"
       "  hopmix bench 'glr_attention k^2+1' --length 1024 --repetitions 20\n"
       "  hopmix bench --crossover --plot crossover.svg\n"
       "  hopmix bench train\n"
+      "  hopmix bench decode --json decode.json --plot decode.svg\n"
+      "  hopmix bench decode --heads 4 --width 64 --length 1024,65536\n"
       "  hopmix bench long --json long.json --plot long.svg\n"
       "  hopmix bench glr_attention linear_recurrence --dtype bfloat16 --threads 2 --forward");
   command->callback([command, options] { run_bench(*command, *options); });

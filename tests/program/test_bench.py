@@ -42,7 +42,7 @@ def tiny(tmp_path_factory):
 def test_list_names_every_case_with_a_line():
     listed = succeed("bench", "--list").splitlines()[1:]
     names = [line.split("  ")[0] for line in listed]
-    assert {"glr_attention k^2+1", "glr_attention dense", "sdpa", "dense_solve", "long 2^k", "train"} <= set(names)
+    assert {"glr_attention k^2+1", "glr_attention dense", "sdpa", "dense_solve", "long 2^k", "train", "decode"} <= set(names)
     assert len(names) == len(set(names))
     assert all(len(line.split("  ", 1)[1].strip()) > 10 for line in listed)
 
@@ -69,6 +69,9 @@ def test_list_names_every_case_with_a_line():
         (["train", "--plot", "p.svg"], "benchmark 'train' takes no --plot"),
         (["train", "--dtype", "bfloat16"], "benchmark 'train' takes no --dtype"),
         (["train", "--backward"], "benchmark 'train' takes no --backward"),
+        (["decode", "sdpa"], "benchmark 'decode' is timed alone, without 'sdpa'"),
+        (["decode", "--forward"], "benchmark 'decode' takes no --forward"),
+        (["decode", "--plot", "p.svg", "--length", "9"], "--plot needs two lengths or more, but --length is 9"),
         (["--json", "no/b.json"], "cannot write 'no/b.json': 'no' is not a folder"),
     ],
 )
@@ -124,6 +127,38 @@ def test_numbers_of_a_result_fit_each_other(tiny):
     reads = sum(1 for i in range(64) for k in range(8) if k * k + 1 <= i)
     assert by_name["glr_attention k^2+1", "forward"]["reads"] == reads
     assert by_name["sparse_attention k^2+1", "forward"]["reads"] == reads + 64
+
+
+def test_decoding_by_the_length_behind(tmp_path):
+    succeed("bench", "decode", "--length", "70000,64", "--heads", "2", "--width", "4", "--repetitions", "1",
+            "--json", "d.json", "--plot", "d.svg", cwd=tmp_path)  # fmt: skip
+    report = json.loads((tmp_path / "d.json").read_text())
+    assert report["suite"] == "decode" and set(report["machine"]) == MACHINE
+    assert report["settings"] == {"dtype": "float32", "threads": 1, "heads": 2, "width": 4}
+    results = {(result["case"], result["length"]): result for result in report["results"]}
+    names = {name for name, _ in results}
+    assert {"attention", "glr 2^k", "glr cached(k^2+1)", "gated_deltanet", "attention, mura"} <= names
+    # What keeps every token is not measured at lengths where it takes gigabytes.
+    assert {name for name, length in results if length == 70000} == {
+        "local_attention 64", "glr cached(2^k)", "glr cached(k^2+1)", "gated_deltanet",
+    }  # fmt: skip
+    for result in results.values():
+        assert result["seconds"] > 0 and result["tokens_per_second"] == pytest.approx(1 / result["seconds"])
+    short = 64
+    # k and v of 64 tokens, and the last input.
+    assert results["attention", short]["state_bytes"] == (64 * 2 * 8 + 8) * 4
+    assert results["attention", short]["faster"] is None
+    # 63 tokens of a window, each with its number.
+    for length in (64, 70000):
+        assert results["local_attention 64", length]["state_bytes"] == (63 * (2 * 8 + 1) + 8) * 4
+    cached = results["glr cached(2^k)", short]
+    assert cached["smaller"] == pytest.approx(results["attention", short]["state_bytes"] / cached["state_bytes"])
+    assert cached["faster"] == pytest.approx(results["attention", short]["seconds"] / cached["seconds"])
+    assert {prompt["case"] for prompt in report["prompts"]} == names
+    for prompt in report["prompts"]:
+        assert prompt["length"] == 1024
+        assert prompt["faster"] == pytest.approx(prompt["step_seconds"] / prompt["prefill_seconds"])
+    assert "<svg" in (tmp_path / "d.svg").read_text()
 
 
 def test_lengths_crossover_and_picture():
