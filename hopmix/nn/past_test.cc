@@ -111,12 +111,11 @@ TEST_P(PastTest, AForkGoesItsOwnWay) {
     past.append(state, {{"x", entry(state.position)}});
   }
   State fork = state;
-  for (; state.position < 150; ++state.position) {
-    past.append(state, {{"x", torch::full({2}, -1)}});
-  }
   for (; fork.position < 150; ++fork.position) {
     expect_row(past, pattern, fork);
     past.append(fork, {{"x", entry(fork.position)}});
+    past.append(state, {{"x", torch::full({2}, -1)}});
+    ++state.position;
   }
   // What was read before it went on stays as it was.
   const Tensor read = past.read(fork, "x"), before = read.clone();
