@@ -70,9 +70,9 @@ struct Scratch {
   Crews crews;
   BlockPlan plan;
   Slots slots;
-  int64_t key_width, value_width;                  // padded
-  PaddedRows<A> k, z;                              // by slot, of one stride
-  std::vector<std::vector<PartReads<A>>> in_work;  // by block in work: a part for each who lists it
+  int64_t key_width, value_width;  // padded
+  PaddedRows<A> k, z;              // by slot, of one stride
+  PartsInWork<PartReads<A>> in_work;
 
   Scratch(const Rows& rows, int64_t length, int64_t keys, int64_t values, int64_t team)
       : crews(rows, team),
@@ -82,19 +82,10 @@ struct Scratch {
         value_width(padded(values)),
         k(by_slot()),
         z(by_slot()),
-        in_work(crews.in_work) {
-    for (auto& parts : in_work) parts.resize(crews.keys);
-  }
+        in_work(crews) {}
 
   PaddedRows<A> by_slot() const { return {slots.count(), std::max(key_width, value_width)}; }
-  std::vector<PartReads<A>>& parts(int64_t block) { return in_work[block % crews.in_work]; }
-
-  // The memory of each part to the thread that took it.
-  void give_back(const Member& team) {
-    Pipeline(team, crews).run(1, {{Crew::kKeys, [&](int64_t, const Member& crew) {
-                                     for (auto& parts : in_work) parts[crew.rank()] = {};
-                                   }}});
-  }
+  std::vector<PartReads<A>>& parts(int64_t block) { return in_work.of(block); }
 };
 
 template <typename T>
@@ -204,7 +195,7 @@ class Backward {
 
   void run(const Member& team) {
     for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), team);
-    scratch_.give_back(team);
+    scratch_.in_work.give_back(team);
     slopes_[team.rank()] = {};
   }
 
@@ -402,7 +393,7 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       },
       [&](int64_t, Task& task, const Member& member) {
         forward(in, task.heads, task.y, task.scratch, member);
-        task.scratch.give_back(member);
+        task.scratch.in_work.give_back(member);
       });
 }
 
