@@ -9,6 +9,7 @@
 #include "hopmix/kernels/pipeline.h"
 #include "hopmix/kernels/row_blocks.h"
 #include "hopmix/kernels/row_loops.h"
+#include "hopmix/kernels/slot_rows.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -54,12 +55,8 @@ class Heads {
         slots_(in.rows.of(s, first_head), s.length, plan_.block),
         key_width_(padded(in.key_width)),
         value_width_(padded(in.value_width)),
-        from_k_(in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width),
-        from_v_(in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width),
-        in_place_(!slots_.compact() && from_k_.matrix() && from_v_.matrix() &&
-                  in.key_width == in.value_width),
-        k_(by_slot(!in_place_)),
-        v_(by_slot(!in_place_)),
+        k_({in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, slots_, stride()),
+        v_({in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, slots_, stride()),
         dk_by_slot_(by_slot(out.k != nullptr)),
         dv_by_slot_(by_slot(out.v != nullptr)),
         dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, plan_.block),
@@ -94,15 +91,8 @@ class Heads {
     UnstagedRows<T> dq;
   };
 
-  PaddedRows<A> by_slot(bool wanted) const {
-    return {wanted ? slots_.count() : 0, std::max(key_width_, value_width_)};
-  }
-
-  void enter(const Entering& tokens, const HeadOf<const T>& from, const PaddedRows<A>& to) const {
-    if (!in_place_) enter_.copy(tokens, from, to.view());
-  }
-  const A* keys() const { return in_place_ ? from_k_.matrix() : k_[0]; }
-  const A* values() const { return in_place_ ? from_v_.matrix() : v_[0]; }
+  int64_t stride() const { return std::max(key_width_, value_width_); }
+  PaddedRows<A> by_slot(bool wanted) const { return {wanted ? slots_.count() : 0, stride()}; }
 
   const Reads& reads(const PartReads<A>& of, size_t h) const { return of.reads[alike_ ? 0 : h]; }
   const StagedRows<T>& q(size_t h, int64_t n) const { return heads_[h].q[n % staged_]; }
@@ -123,8 +113,7 @@ class Heads {
     own.reads.resize(alike_ ? 1 : heads_.size());
     own.p.resize(heads_.size());
     for (size_t h = 0; h < own.reads.size(); ++h) {
-      own.reads[h].assign(heads_[h].rows, slots, std::max(key_width_, value_width_), begin, end,
-                          in_.include_self);
+      own.reads[h].assign(heads_[h].rows, slots, stride(), begin, end, in_.include_self);
     }
     for (size_t h = 0; h < heads_.size(); ++h) {
       q(h, n).load(first, begin, end);
@@ -145,7 +134,7 @@ class Heads {
 
   void logits(const PartReads<A>& own, int64_t n, int64_t first) const {
     each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.dots(reads, q(h, n).rows(first), keys(), key_width_, static_cast<A>(in_.scale),
+      rows_.dots(reads, q(h, n).rows(first), k_.data(), key_width_, static_cast<A>(in_.scale),
                  own.p[h]);
     });
   }
@@ -160,7 +149,7 @@ class Heads {
     u.resize(heads_.size());
     for (size_t h = 0; h < heads_.size(); ++h) u[h].resize(reads(part, h).size());
     each_head(part, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.dots(reads, grad_y(h, n).rows(first), values(), value_width_, A{1}, u[h]);
+      rows_.dots(reads, grad_y(h, n).rows(first), v_.data(), value_width_, A{1}, u[h]);
     });
     for (size_t h = 0; h < heads_.size(); ++h) {
       rows_.softmax_backward(reads(part, h), part.p[h], u[h], nullptr, factor);
@@ -168,16 +157,14 @@ class Heads {
   }
 
   const RowLoops<A> rows_ = row_loops<A>();
-  const EnterLoops<T> enter_ = enter_loops<T>();
   const SparseAttentionInputs<T>& in_;
   bool alike_;
   Crews crews_;
   BlockPlan plan_;
   Slots slots_;
   int64_t key_width_, value_width_;  // padded
-  HeadOf<const T> from_k_, from_v_;
-  bool in_place_;                                  // k and v are read where they lie
-  PaddedRows<A> k_, v_, dk_by_slot_, dv_by_slot_;  // of one stride
+  SlotRows<T> k_, v_;                // these and their gradients of one stride
+  PaddedRows<A> dk_by_slot_, dv_by_slot_;
   UnstagedRows<T> dk_, dv_;
   std::vector<QueryHead> heads_;
   int64_t staged_;                               // blocks whose rows are staged
@@ -193,13 +180,13 @@ void Heads<T>::forward(const Member& team) {
   // No row waits for another. Unless slots are used again, a team enters all tokens first and then
   // has a block each: its members wait for one another once.
   const bool ahead = crews_.apart;
-  const auto enter_rows = [&](std::pair<int64_t, int64_t> rows) {
+  const auto enter = [&](std::pair<int64_t, int64_t> rows) {
     const Entering tokens{nullptr, rows.first, rows.second - rows.first, &slots};
-    enter(tokens, from_k_, k_);
-    enter(tokens, from_v_, v_);
+    k_.enter(tokens);
+    v_.enter(tokens);
   };
   if (ahead) {
-    enter_rows(team.share(0, plan_.length));
+    enter(team.share(0, plan_.length));
     team.sync();
   }
   for (int64_t n = ahead ? team.rank() : 0; n < plan_.count(); n += ahead ? team.size() : 1) {
@@ -207,14 +194,14 @@ void Heads<T>::forward(const Member& team) {
     const auto [begin, end] = ahead ? std::pair(first, last) : team.share(first, last);
     if (!ahead) {
       slots.forward(heads_[0].rows, first, last);
-      enter_rows({begin, end});
+      enter({begin, end});
     }
     load(own, slots, team.rank(), first, begin, end);
     if (!ahead) team.sync();
     logits(own, team.rank(), first);
     softmax(own);
     each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.gather(reads, own.p[h], values(), heads_[h].y[team.rank()].rows(first), 0,
+      rows_.gather(reads, own.p[h], v_.data(), heads_[h].y[team.rank()].rows(first), 0,
                    value_width_);
     });
     for (const QueryHead& head : heads_) {
@@ -245,8 +232,8 @@ void Heads<T>::backward(const Member& team) {
            {{Crew::kStates,
              [&](int64_t n, const Member& crew) {
                in_pieces(entering(n, crew), [&](const Entering& piece) {
-                 enter(piece, from_v_, v_);
-                 if (dv_) enter_.zero(piece, value_width_, dv_by_slot_.view());
+                 v_.enter(piece);
+                 if (dv_) enter_loops<A>().zero(piece, value_width_, dv_by_slot_.view());
                });
                const auto [first, last] = span(n);
                const auto [begin, end] = crew.share(first, last);
@@ -255,8 +242,8 @@ void Heads<T>::backward(const Member& team) {
             {Crew::kKeys,
              [&](int64_t n, const Member& crew) {
                in_pieces(entering(n, crew), [&](const Entering& piece) {
-                 enter(piece, from_k_, k_);
-                 if (dk_) enter_.zero(piece, key_width_, dk_by_slot_.view());
+                 k_.enter(piece);
+                 if (dk_) enter_loops<A>().zero(piece, key_width_, dk_by_slot_.view());
                });
                const auto [first, last] = span(n);
                const auto [begin, end] = crew.share(first, last);
@@ -298,7 +285,8 @@ void Heads<T>::backward(const Member& team) {
                if (heads_[0].dq) {
                  const PartReads<A>& own = parts[crew.rank()];
                  each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-                   rows_.gather(reads, own.p[h], keys(), heads_[h].dq.rows(first), 0, key_width_);
+                   rows_.gather(reads, own.p[h], k_.data(), heads_[h].dq.rows(first), 0,
+                                key_width_);
                  });
                  for (const QueryHead& head : heads_) {
                    head.dq.store(first, own.reads[0].begin(), own.reads[0].end(), 0, key_width_);
