@@ -30,7 +30,7 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
       const auto score = hn::Load(d, direct + c);
       const auto d_read = gather_slots(b.d, slots + c);
       const auto g_read = b.gate_on_read ? gather_slots(b.g, slots + c) : gate;
-      // Only now: behind the end of a row are slots of other tokens, which may be NaN.
+      // Only now: behind the end of a row may be anything.
       const auto x = first_reads<A>(hn::Add(score, d_read), c, n, kNone<A>);
       const auto y = first_reads<A>(hn::Add(score, g_read), c, n, kNone<A>);
       hn::Store(x, d, direct + c);
