@@ -21,6 +21,14 @@ int64_t entries(const GlrInputs<T>& in) {
   return in.sequences.tokens() * in.heads * in.width;
 }
 
+// Members of a team: one crew hands the other a row of sums a token, and with few reads a row that
+// takes longer than to make it where cores are far apart.
+template <typename T>
+int64_t most_members(const GlrInputs<T>& in) {
+  constexpr int64_t kWorthCrews = 1 << 23;
+  return in.reads.nnz * in.width >= kWorthCrews ? padded(in.width) / kPad : 1;
+}
+
 // One head of one sequence, shared by a team. The crew of the keys has what belongs to x, with
 // alpha; that of the states has y, with beta.
 template <typename T>
@@ -78,22 +86,31 @@ class Head {
     return {x, in_.sequences, s_, in_.heads, head_, in_.width};
   }
 
-  // Coefficients of rows [begin, end) of block n.
+  // The reads of rows [begin, end) of block n, with alpha.
   void load(int64_t n, int64_t first, int64_t begin, int64_t end, const Slots& slots,
             GlrReads<A>& own) {
     own.reads.assign(in_.rows, slots, width_, begin, end);
     own.alpha.resize(own.reads.size());
     own.beta.resize(own.reads.size());
+    load_coefficients(in_.alpha, own.reads, own.alpha);
     A* diagonal = alpha_diag_[n % crews_.in_work].data();
     for (int64_t i = begin; i < end; ++i) {
       diagonal[i - first] = static_cast<A>(in_.alpha_diag[diag_ + i]);
-      const int64_t from = reads_ + in_.reads.row_ptr[i];
-      A *alpha = own.alpha.at(own.reads, i), *beta = own.beta.at(own.reads, i);
-      for (int64_t r = 0; r < own.reads.count(i); ++r) {
-        alpha[r] = static_cast<A>(in_.alpha[from + r]);
-        beta[r] = static_cast<A>(in_.beta[from + r]);
-      }
     }
+  }
+
+  void load_coefficients(const T* from, const Reads& reads, const PerRead<A>& to) const {
+    for (int64_t i = reads.begin(); i < reads.end(); ++i) {
+      const T* row = from + reads_ + in_.reads.row_ptr[i];
+      A* coefficients = to.at(reads, i);
+      for (int64_t r = 0; r < reads.count(i); ++r) coefficients[r] = static_cast<A>(row[r]);
+    }
+  }
+
+  // beta is loaded by the crew that uses it.
+  void load_beta(int64_t n, const Member& crew) {
+    for_own(in_work_.of(n), crew,
+            [&](GlrReads<A>& part) { load_coefficients(in_.beta, part.reads, part.beta); });
   }
 
   GlrBlock<A> block_of(int64_t n, int64_t first) const {
@@ -144,30 +161,32 @@ void Head<T>::solve(const UnstagedRows<Out>& y, const Member& team) {
   const auto rows = row_loops<A>();
   Slots slots = slots_;
   Pipeline(team, crews_)
-      .run(plan_.count(), {{Crew::kKeys,
-                            [&](int64_t n, const Member& crew) {
-                              const auto [first, last] = plan_.rows(n);
-                              const auto [begin, end] = crew.share(first, last);
-                              slots.forward(in_.rows, first, last);
-                              x_.enter({nullptr, begin, end - begin, &slots});
-                              load(n, first, begin, end, slots, in_work_.of(n)[crew.rank()]);
-                            }},
-                           {Crew::kKeys,
-                            [&](int64_t n, const Member& crew) {
-                              const GlrReads<A>& own = in_work_.of(n)[crew.rank()];
-                              const GlrBlock<A> b = block_of(n, plan_.rows(n).first);
-                              rows.gather(own.reads, own.alpha, b.x.data, b.direct, 0, width_);
-                            }},
-                           {Crew::kStates, [&](int64_t n, const Member& crew) {
-                              const auto [first, last] = plan_.rows(n);
-                              const auto [from, to] = crew.share(0, width_, kPad);
-                              GlrBlock<A> b = block_of(n, first);
-                              b.out = y.rows(first);
-                              for (const GlrReads<A>& part : in_work_.of(n)) {
-                                loops.solve(b, part, slots, from, to);
-                              }
-                              y.store(first, first, last, from, to);
-                            }}});
+      .run(plan_.count(),
+           {{Crew::kKeys,
+             [&](int64_t n, const Member& crew) {
+               const auto [first, last] = plan_.rows(n);
+               const auto [begin, end] = crew.share(first, last);
+               slots.forward(in_.rows, first, last);
+               x_.enter({nullptr, begin, end - begin, &slots});
+               load(n, first, begin, end, slots, in_work_.of(n)[crew.rank()]);
+             }},
+            {Crew::kKeys,
+             [&](int64_t n, const Member& crew) {
+               const GlrReads<A>& own = in_work_.of(n)[crew.rank()];
+               const GlrBlock<A> b = block_of(n, plan_.rows(n).first);
+               rows.gather(own.reads, own.alpha, b.x.data, b.direct, 0, width_);
+             }},
+            {Crew::kStates, [&](int64_t n, const Member& crew) { load_beta(n, crew); }},
+            {Crew::kStates, [&](int64_t n, const Member& crew) {
+               const auto [first, last] = plan_.rows(n);
+               const auto [from, to] = crew.share(0, width_, kPad);
+               GlrBlock<A> b = block_of(n, first);
+               b.out = y.rows(first);
+               for (const GlrReads<A>& part : in_work_.of(n)) {
+                 loops.solve(b, part, slots, from, to);
+               }
+               y.store(first, first, last, from, to);
+             }}});
 }
 
 template <typename T>
@@ -217,6 +236,7 @@ void Head<T>::backward(const Member& team) {
                       load(n, first, begin, end, slots, in_work_.of(n)[crew.rank()]);
                     },
                     /*alongside=*/true},
+                   {Crew::kStates, [&](int64_t n, const Member& crew) { load_beta(n, crew); }},
                    {Crew::kStates,
                     [&](int64_t n, const Member& crew) {
                       const auto [from, to] = crew.share(0, width_, kPad);
@@ -289,7 +309,7 @@ void Head<T>::alpha_gradients(const GlrBlock<A>& b, const Slots& slots, GlrReads
 template <typename T>
 void glr(const GlrInputs<T>& in, T* y) {
   parallel_teams(
-      in.sequences.count() * in.heads, entries(in), padded(in.width) / kPad,
+      in.sequences.count() * in.heads, entries(in), most_members(in),
       [&](int64_t task, int64_t team) {
         Head<T> head(in, task / in.heads, task % in.heads, team);
         head.prepare_forward();
@@ -301,7 +321,7 @@ void glr(const GlrInputs<T>& in, T* y) {
 template <typename T>
 void glr_backward(const GlrInputs<T>& in, const T* y, const T* grad_y, const GlrGradients<T>& out) {
   parallel_teams(
-      in.sequences.count() * in.heads, entries(in), padded(in.width) / kPad,
+      in.sequences.count() * in.heads, entries(in), most_members(in),
       [&](int64_t task, int64_t team) {
         Head<T> head(in, task / in.heads, task % in.heads, team);
         head.prepare_backward(y, grad_y, out);

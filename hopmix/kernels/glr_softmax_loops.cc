@@ -42,13 +42,13 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
     const auto shift = hn::Set(d, largest);
     auto sum = hn::Zero(d);
     for (int64_t c = 0; c < end; c += lanes) {
-      const auto x = exponential<A>(hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
-      const auto y = exponential<A>(hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
+      const auto x = exp_of(hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
+      const auto y = exp_of(hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
       hn::Store(x, d, direct + c);
       hn::Store(y, d, recurrent + c);
       sum = hn::Add(sum, hn::Add(x, y));
     }
-    const A self = hn::GetLane(exponential<A>(hn::Set(d, own - largest)));
+    const A self = hn::GetLane(exp_of(hn::Set(d, own - largest)));
     const A total = self + hn::GetLane(hn::SumOfLanes(d, sum));
     const A inverse = total == 0 ? 0 : 1 / total;
     b.self[i - b.first] = self * inverse;
