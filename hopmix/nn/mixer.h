@@ -51,6 +51,9 @@ struct State {
   int64_t bytes() const;
 };
 
+/// Before `tensor` of a state is written to: a copy, if a fork or a view refers to its memory too.
+void make_own(Tensor& tensor);
+
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:

@@ -12,11 +12,6 @@ constexpr int64_t kFirstLength = 4096;
 constexpr int64_t kRowsAtOnce = 64;
 constexpr const char* kTokens = "tokens";
 
-// A fork shares its memory until one of the two goes on; a view of it still reads the old.
-void make_own(Tensor& tensor) {
-  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
-}
-
 // Room for `slots` tokens, of which `used` are there.
 void grow(Tensor& tensor, int64_t slots, int64_t used) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
