@@ -35,7 +35,7 @@ class Past {
   Tensor read(const State& state, const std::string& name) const;
 
   /// Throws Error where the pattern has no row for each of so many tokens.
-  void check_length(int64_t tokens) const { bind(tokens - 1); }
+  void check_length(int64_t tokens) const;
 
   /// The tokens that token `state.position` reads, as `read` gives them.
   std::vector<int32_t> tokens(const State& state) const;
