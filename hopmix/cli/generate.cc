@@ -104,13 +104,13 @@ void show_text(const Options& options, size_t i, const std::string& prompt,
 
 void run_prompts(const Options& options, const std::vector<std::string>& prompts,
                  const TextRun& run, const decode::Session& session) {
-  const PromptsTotal total = go_on(*run.model, run.tokenizer, prompts, options.config, session,
-                                   options.batch, [&](size_t i, const decode::Batch::Left& left) {
-                                     show_text(options, i, prompts[i], left, run.step);
-                                     if (left.error.empty()) return;
-                                     std::fprintf(stderr, "line %zu: %s\n", i + 1,
-                                                  left.error.c_str());
-                                   });
+  const PromptsTotal total =
+      go_on(*run.model, run.tokenizer, prompts, options.config, session, options.batch,
+            [&](size_t i, const decode::Batch::Left& left) {
+              show_text(options, i, prompts[i], left, run.step);
+              if (left.error.empty()) return;
+              std::fprintf(stderr, "line %zu: %s\n", i + 1, left.error.c_str());
+            });
   std::fprintf(stderr, "%zu texts, %lld tokens, %s tokens/s (prompts: %lld, %s tokens/s)\n",
                prompts.size(), static_cast<long long>(total.tokens),
                format_count(per_second(total.tokens, total.seconds)).c_str(),

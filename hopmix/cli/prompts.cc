@@ -12,8 +12,8 @@ namespace hopmix::cli {
 
 std::vector<std::string> read_prompts(const std::string& file) {
   const bool from_stdin = file == "-";
-  std::string text = from_stdin ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                                : read_file(file);
+  std::string text =
+      from_stdin ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_file(file);
   const std::string name = from_stdin ? "stdin" : "'" + file + "'";
   if (text.empty()) throw Error("--prompts: " + name + " holds no line");
   if (!text.ends_with('\n')) text += '\n';
@@ -23,7 +23,8 @@ std::vector<std::string> read_prompts(const std::string& file) {
     std::string& line = prompts.emplace_back(text.substr(begin, end - begin));
     if (line.ends_with('\r')) line.pop_back();
     const auto bad = [&](const std::string& what) {
-      return Error("--prompts: line " + std::to_string(prompts.size()) + " of " + name + ' ' + what);
+      return Error("--prompts: line " + std::to_string(prompts.size()) + " of " + name + ' ' +
+                   what);
     };
     if (line.empty()) throw bad("is empty: each must be a prompt");
     if (const auto byte = decode::first_bad_utf8(line)) {

@@ -86,8 +86,7 @@ int64_t Batch::join(const std::string& prompt, const GenerateConfig& config, Ses
   std::vector<int64_t> read = session.unread;
   tokenizer_.encode(prompt, read);
   if (read.empty()) throw Error("prompt = '" + prompt + "': must hold at least one token");
-  Sequence sequence =
-      make(config, session.state.position(), static_cast<int64_t>(read.size()));
+  Sequence sequence = make(config, session.state.position(), static_cast<int64_t>(read.size()));
   sequence.session = std::move(session);
   sequence.session.unread.clear();
   const torch::NoGradGuard no_grad;

@@ -25,7 +25,7 @@ struct HeadsConfig {
 /// The positions of the first tokens of a batch.
 class Starts {
  public:
-  Starts(int64_t of_all) : positions_{of_all} {}        // NOLINT(google-explicit-constructor)
+  Starts(int64_t of_all) : positions_{of_all} {}         // NOLINT(google-explicit-constructor)
   explicit Starts(std::span<State* const> of_each_row);  // the next of each sequence
 
   const std::vector<int64_t>& positions() const { return positions_; }  // one, or one a row

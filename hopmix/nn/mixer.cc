@@ -48,8 +48,7 @@ Tensor Mixer::step_each(const Tensor& x, std::span<State* const> states,
   if (!same_step_anywhere()) {
     std::vector<Tensor> outputs;
     for (size_t b = 0; b < states.size(); ++b) {
-      outputs.push_back(
-          step(x.narrow(0, static_cast<int64_t>(b), 1), *states[b], contexts[b]));
+      outputs.push_back(step(x.narrow(0, static_cast<int64_t>(b), 1), *states[b], contexts[b]));
     }
     return torch::cat(outputs);
   }

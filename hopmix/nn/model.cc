@@ -93,10 +93,10 @@ Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
 
 void LanguageModel::check_position(int64_t position) const {
   if (!positions_.defined() || position < config_.max_length) return;
-  throw Error("position " + std::to_string(position) +
-              ": the model's table of learned positions holds " +
-              std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" " +
-              "or \"none\" for longer sequences");
+  throw Error(
+      "position " + std::to_string(position) + ": the model's table of learned positions holds " +
+      std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" " +
+      "or \"none\" for longer sequences");
 }
 
 void LanguageModel::check_length(int64_t tokens) const {
@@ -166,6 +166,7 @@ Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> st
     throw Error("states: must be one a row of tokens, " + std::to_string(tokens.size(0)) +
                 ", and are " + std::to_string(states.size()));
   }
+  if (states.empty()) throw Error("tokens: must be of at least one sequence");
   if (states.size() == 1) return step(tokens, *states[0]);
   std::set<const ModelState*> known;
   for (const ModelState* state : states) {
