@@ -1,6 +1,7 @@
 #include "hopmix/nn/model.h"
 
 #include <algorithm>
+#include <set>
 
 #include "hopmix/nn/heads.h"
 
@@ -28,6 +29,12 @@ Tensor Block::forward(const Tensor& x, Context& context) {
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
   const Tensor y = mixer_->step(mixer_norm_->forward(x), state, context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
+}
+
+Tensor Block::step_each(const Tensor& x, std::span<State* const> states,
+                        std::span<Context> contexts) {
+  const Tensor y = mixer_->step_each(mixer_norm_->forward(x), states, contexts);
   return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
 }
 
@@ -66,7 +73,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   head_ = register_module("head", linear(config.width, heads * task.vocabulary, /*bias=*/true));
 }
 
-Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
+Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
   const int64_t fields = static_cast<int64_t>(field_maps_.size());
   Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
   for (int64_t f = 0; f < fields; ++f) {
@@ -76,14 +83,25 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
   if (!positions_.defined()) return x;
-  const int64_t end = start + tokens.size(1);
-  if (end > config_.max_length) {
-    throw Error(
-        "position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
-        std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
-        "\"none\" for longer sequences");
-  }
-  return x + positions_.slice(0, start, end);
+  const std::vector<int64_t>& first = starts.positions();
+  const int64_t time = tokens.size(1);
+  check_position(*std::max_element(first.begin(), first.end()) + time - 1);
+  if (first.size() == 1) return x + positions_.narrow(0, first[0], time);
+  const Tensor place = torch::tensor(first, torch::kInt64).unsqueeze(1) + torch::arange(time);
+  return x + torch::embedding(positions_, place.to(positions_.device()));
+}
+
+void LanguageModel::check_position(int64_t position) const {
+  if (!positions_.defined() || position < config_.max_length) return;
+  throw Error(
+      "position " + std::to_string(position) + ": the model's table of learned positions holds " +
+      std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" " +
+      "or \"none\" for longer sequences");
+}
+
+void LanguageModel::check_length(int64_t tokens) const {
+  check_position(tokens - 1);
+  for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_length(tokens);
 }
 
 Tensor LanguageModel::forward(const Tensor& tokens) {
@@ -139,6 +157,31 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     after.push_back(blocks_[i]->step(after.back(), state.blocks[i], context));
+  }
+  return head(after);
+}
+
+Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> states) {
+  if (tokens.size(0) != static_cast<int64_t>(states.size())) {
+    throw Error("states: must be one a row of tokens, " + std::to_string(tokens.size(0)) +
+                ", and are " + std::to_string(states.size()));
+  }
+  if (states.empty()) throw Error("tokens: must be of at least one sequence");
+  if (states.size() == 1) return step(tokens, *states[0]);
+  std::set<const ModelState*> known;
+  for (const ModelState* state : states) {
+    if (!known.insert(state).second) throw Error("states: one of them is there twice");
+  }
+  std::vector<State*> of_block;
+  const auto select = [&](size_t block) {
+    of_block.clear();
+    for (ModelState* state : states) of_block.push_back(&state->blocks[block]);
+    return std::span<State* const>(of_block);
+  };
+  std::vector<Context> contexts(states.size());
+  std::vector<Tensor> after = {embed(tokens.unsqueeze(1), Starts(select(0))).squeeze(1)};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    after.push_back(blocks_[i]->step_each(after.back(), select(i), contexts));
   }
   return head(after);
 }

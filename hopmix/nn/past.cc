@@ -57,6 +57,12 @@ void Past::bind(int64_t i) const {
   }
 }
 
+void Past::check_length(int64_t tokens) const {
+  // Others have no end, and bound to all that a text may become they may take memory that it never
+  // needs.
+  if (pattern_.spec().find("dag(") != std::string::npos) bind(tokens - 1);
+}
+
 const std::vector<int32_t>& Past::row(int64_t i) const {
   Row& row = rows_[static_cast<size_t>(i % 2)];
   if (row.token != i) {

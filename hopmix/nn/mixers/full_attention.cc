@@ -21,7 +21,7 @@ FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config
   out_ = register_module("out", linear(config.heads * config.key_width, config.width));
 }
 
-std::vector<Tensor> FullAttention::project(const Tensor& input, int64_t start) {
+std::vector<Tensor> FullAttention::project(const Tensor& input, const Starts& start) {
   std::vector<Tensor> parts =
       split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
           .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
@@ -70,8 +70,7 @@ State FullAttention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
-  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Context& context) {
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, state.position + 1);
@@ -95,7 +94,22 @@ Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
     context.mem[config_.mem] = std::move(cache);
   }
   ++state.position;
-  return out_(token_sum(torch::softmax(scores, -1), v).flatten(1));
+  return token_sum(torch::softmax(scores, -1), v).flatten(1);
+}
+
+Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  return out_(attend(project(input, state.position), state, context));
+}
+
+Tensor FullAttention::step_each(const Tensor& x, std::span<State* const> states,
+                                std::span<Context> contexts) {
+  const std::vector<Tensor> qkv = project(shift_tokens_each(config_, x, states), Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) {
+    outputs.push_back(attend(row_of(qkv, b), *states[b], contexts[b]));
+  }
+  return out_(torch::cat(outputs));
 }
 
 Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
