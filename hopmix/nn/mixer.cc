@@ -16,15 +16,6 @@ State stack(std::span<State* const> states) {
   return all;
 }
 
-// Writes to memory that nothing else refers to, else to memory of its own.
-void assign(Tensor& tensor, const Tensor& value) {
-  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) {
-    tensor = value.clone();
-  } else {
-    tensor.copy_(value);
-  }
-}
-
 }  // namespace
 
 int64_t State::bytes() const {
@@ -57,7 +48,8 @@ Tensor Mixer::step_each(const Tensor& x, std::span<State* const> states,
   const Tensor y = step(x, all, contexts[0]);
   for (size_t b = 0; b < states.size(); ++b) {
     for (auto& [name, tensor] : states[b]->tensors) {
-      assign(tensor, all.tensors.at(name).narrow(0, static_cast<int64_t>(b), 1));
+      make_own(tensor);
+      tensor.copy_(all.tensors.at(name).narrow(0, static_cast<int64_t>(b), 1));
     }
     ++states[b]->position;
   }
