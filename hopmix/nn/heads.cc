@@ -10,26 +10,31 @@
 namespace hopmix::nn {
 namespace {
 
-// concat(x_i, x_{i-1}) in one pass over the memory, and in one back.
+// concat(x_i, x_{i-1}) in one pass over the memory, and in one back. `starts`, if there are any,
+// are the tokens beside the first that nothing comes before.
 class Shift : public torch::autograd::Function<Shift> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensor forward(Context*, const Tensor& x) {
+  static Tensor forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& starts) {
+    ctx->saved_data["starts"] = starts;
     const int64_t width = x.size(2);
     const Tensor out = torch::empty({x.size(0), x.size(1), 2 * width}, x.options());
     const auto [current, previous] = halves(out, width);
     current.copy_(x);
     previous.slice(1, 0, 1).zero_();
     previous.slice(1, 1).copy_(x.slice(1, 0, -1));
+    if (starts) previous.index_fill_(1, *starts, 0);
     return out;
   }
 
-  static std::vector<Tensor> backward(Context*, const std::vector<Tensor>& grads) {
-    const auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+  static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
+    const auto starts = ctx->saved_data["starts"].toOptional<Tensor>();
+    auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+    if (starts) previous = previous.index_fill(1, *starts, 0);
     const Tensor grad = current.clone(torch::MemoryFormat::Contiguous);
     grad.slice(1, 0, -1).add_(previous.slice(1, 1));
-    return {grad};
+    return {grad, Tensor()};
   }
 
  private:
@@ -132,9 +137,9 @@ void check_heads(const HeadsConfig& config) {
   }
 }
 
-Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
+Tensor shift_tokens(const HeadsConfig& config, const Tensor& x, const Packing& packing) {
   if (!config.token_shift) return x;
-  return Shift::apply(x);
+  return Shift::apply(x, packing ? std::optional(packing.starts()) : std::nullopt);
 }
 
 Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state) {
@@ -162,11 +167,15 @@ Tensor split_heads(const Tensor& x, int64_t heads) {
 }
 
 Tensor apply_rope(const Tensor& x, int64_t start) {
-  const int64_t time = x.size(1), width = x.size(3);
+  return apply_rope(x, torch::arange(start, start + x.size(1)));
+}
+
+Tensor apply_rope(const Tensor& x, const Tensor& positions) {
+  const int64_t width = x.size(3);
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
   const Tensor frequency =
       torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
-  const Tensor angle = torch::arange(start, start + time, options).unsqueeze(1) * frequency;
+  const Tensor angle = positions.to(torch::kFloat64).unsqueeze(1) * frequency;
   const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(1);  // [T,1,D/2]
   const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(1);
   const Tensor pairs = x.unflatten(-1, {width / 2, 2});
@@ -175,12 +184,18 @@ Tensor apply_rope(const Tensor& x, int64_t start) {
 }
 
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, int64_t start) {
+                                const Tensor& input, const Tensor& positions) {
   std::vector<Tensor> parts = split_heads(qkv(input), 3 * config.heads).chunk(3, 2);
   if (config.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], positions);
   }
   return parts;
+}
+
+std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
+                                const Tensor& input, int64_t start) {
+  return project_qkv(qkv, config, input,
+                     config.rope ? torch::arange(start, start + input.size(1)) : Tensor());
 }
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {

@@ -42,8 +42,8 @@ std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
 void check_heads(const HeadsConfig& config);
 
 /// What the projections of a mixer see: x [B,T,width] -> concat(x_i, x_{i-1}) [B,T,2 width] (x_{-1}
-/// = 0), or x itself without token shift.
-Tensor shift_tokens(const HeadsConfig& config, const Tensor& x);
+/// = 0 before the first token of a sequence), or x itself without token shift.
+Tensor shift_tokens(const HeadsConfig& config, const Tensor& x, const Packing& packing = {});
 
 /// The same for the next tokens of a stream; keeps the last in state["last"] for those to come.
 Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state);
@@ -63,13 +63,20 @@ inline int64_t token_shift_elements(const HeadsConfig& config) {
 /// [B,T,H*D] -> [B,T,H,D].
 Tensor split_heads(const Tensor& x, int64_t heads);
 
-/// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; `input` [B,T,*] begins at
-/// position `start` and q and k are rotated if the config says so.
+/// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; the tokens of `input`
+/// [B,T,*] have these positions, int64 [T], and q and k are rotated if the config says so.
+std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
+                                const Tensor& input, const Tensor& positions);
+
+/// The same of tokens from position `start` on.
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
                                 const Tensor& input, int64_t start);
 
 /// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv
-/// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
+/// 2104.09864, equation 34). x [B,T,H,D] with D even, positions int64 [T].
+Tensor apply_rope(const Tensor& x, const Tensor& positions);
+
+/// The same of tokens from position `start` on.
 Tensor apply_rope(const Tensor& x, int64_t start);
 
 /// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,G,D] with H a multiple of G ->

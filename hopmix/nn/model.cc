@@ -66,7 +66,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   head_ = register_module("head", linear(config.width, heads * task.vocabulary, /*bias=*/true));
 }
 
-Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
+Tensor LanguageModel::embed(const Tensor& tokens, int64_t start, const Packing& packing) {
   const int64_t fields = static_cast<int64_t>(field_maps_.size());
   Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
   for (int64_t f = 0; f < fields; ++f) {
@@ -76,29 +76,43 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
   if (!positions_.defined()) return x;
-  const int64_t end = start + tokens.size(1);
+  const int64_t end = start + packing.longest(tokens.size(1));
   if (end > config_.max_length) {
     throw Error(
         "position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
         std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
         "\"none\" for longer sequences");
   }
+  if (packing) return x + torch::embedding(positions_, packing.positions(tokens.size(1)));
   return x + positions_.slice(0, start, end);
 }
 
-Tensor LanguageModel::forward(const Tensor& tokens) {
+namespace {
+
+Context context_of(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
   Context context;
-  std::vector<Tensor> after = {embed(tokens, 0)};
+  if (cu_seqlens) context.packing = Packing(*cu_seqlens, tokens);
+  return context;
+}
+
+}  // namespace
+
+Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
+  Context context = context_of(tokens, cu_seqlens);
+  std::vector<Tensor> after = {embed(tokens, 0, context.packing)};
   for (const std::shared_ptr<Block>& block : blocks_) {
     after.push_back(block->forward(after.back(), context));
   }
   return head(after);
 }
 
-Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
-  if (config_.task.readouts > 1) return forward(tokens).flatten(0, 2).index_select(0, rows);
-  Context context;
-  Tensor x = embed(tokens, 0);
+Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
+                                 const std::optional<Tensor>& cu_seqlens) {
+  if (config_.task.readouts > 1) {
+    return forward(tokens, cu_seqlens).flatten(0, 2).index_select(0, rows);
+  }
+  Context context = context_of(tokens, cu_seqlens);
+  Tensor x = embed(tokens, 0, context.packing);
   for (const std::shared_ptr<Block>& block : blocks_) {
     if (block == blocks_.back()) context.rows = rows;
     x = block->forward(x, context);

@@ -13,6 +13,18 @@ const char* pointers_name(bool include_self) {
   return include_self ? "pointers" : "earlier_pointers";
 }
 
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Packing& packing) {
+  // PyTorch's knows no packed sequences on the CPU.
+  if (packing) {
+    return std::get<0>(
+        ops::attention_topk(q, k, v, /*kappa=*/1, {}, /*include_self=*/true, packing.cu_seqlens()));
+  }
+  return torch::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2),
+                                             v.transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
+                                             /*enable_gqa=*/q.size(2) != k.size(2))
+      .transpose(1, 2);
+}
+
 }  // namespace
 
 FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config), past_("dense") {
@@ -21,18 +33,20 @@ FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config
   out_ = register_module("out", linear(config.heads * config.key_width, config.width));
 }
 
-std::vector<Tensor> FullAttention::project(const Tensor& input, int64_t start) {
+std::vector<Tensor> FullAttention::project(const Tensor& input, const Tensor& positions) {
   std::vector<Tensor> parts =
       split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
           .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
   if (config_.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], positions);
   }
   return parts;
 }
 
 Tensor FullAttention::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project(shift_tokens(config_, x), 0);
+  const Packing& packing = context.packing;
+  const Tensor positions = packing.positions(x.size(1));
+  const std::vector<Tensor> qkv = project(shift_tokens(config_, x, packing), positions);
   SharedCache cache;
   std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], qkv[1], qkv[2]);
   const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
@@ -40,16 +54,14 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
   if (with_self > 0) {
     // One pass for both selections: one position more holds the earlier ones.
     const int64_t kappa = earlier > 0 ? std::max(with_self, earlier + 1) : with_self;
-    std::tie(y, cache.with_self.indices) = ops::attention_topk(qkv[0], qkv[1], qkv[2], kappa);
-    if (earlier > 0) cache.earlier.indices = without_self(cache.with_self.indices, 0);
+    std::tie(y, cache.with_self.indices) = ops::attention_topk(
+        qkv[0], qkv[1], qkv[2], kappa, {}, /*include_self=*/true, packing.cu_seqlens());
+    if (earlier > 0) cache.earlier.indices = without_self(cache.with_self.indices, positions);
   } else if (earlier > 0) {
-    std::tie(y, cache.earlier.indices) =
-        ops::attention_topk(qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false);
+    std::tie(y, cache.earlier.indices) = ops::attention_topk(
+        qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false, packing.cu_seqlens());
   } else {
-    y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
-                                            qkv[2].transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
-                                            /*enable_gqa=*/config_.heads != config_.kv_heads)
-            .transpose(1, 2);
+    y = attend(qkv[0], qkv[1], qkv[2], packing);
   }
   if (config_.publication) context.mem[config_.mem] = std::move(cache);
   return out_(context.wanted(y.flatten(2)));

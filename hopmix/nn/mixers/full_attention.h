@@ -20,7 +20,7 @@ struct FullAttentionConfig : HeadsConfig {
 
 /// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by PyTorch's
 /// scaled_dot_product_attention, or by attention_topk where a reader of the publication wants the
-/// selection.
+/// selection, or sequences are packed.
 class FullAttention : public Mixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);
@@ -33,7 +33,10 @@ class FullAttention : public Mixer {
   bool shares_cache() const override { return config_.publication != nullptr; }
 
  private:
-  std::vector<Tensor> project(const Tensor& input, int64_t start);  // q, k, v
+  std::vector<Tensor> project(const Tensor& input, const Tensor& positions);  // q, k, v
+  std::vector<Tensor> project(const Tensor& input, int64_t start) {
+    return project(input, config_.rope ? torch::arange(start, start + input.size(1)) : Tensor());
+  }
   // What the readers want; they are made after this layer.
   Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
 

@@ -32,7 +32,7 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
   }
 }
 
-Glr::Projections Glr::project(const Tensor& input, int64_t start) {
+Glr::Projections Glr::project(const Tensor& input, const Tensor& positions) {
   Projections p;
   std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
   widths.push_back(gates_->weight.size(0));
@@ -48,7 +48,7 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i] = split_heads(parts[i], config_.heads);
-    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
+    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], positions);
   }
   p.q = parts[0];
   p.k = parts[1];
@@ -68,25 +68,29 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
 
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
 
-Tensor Glr::solve(const Projections& p) {
+Tensor Glr::solve(const Projections& p, const Packing& packing) {
   const int64_t time = p.q.size(1);
-  if (shared() && past_.spec() == "dense" && time >= kWorthBlocks) {
-    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
+  const auto& cu = packing.cu_seqlens();
+  if (shared() && past_.spec() == "dense" && packing.longest(time) >= kWorthBlocks) {
+    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self, {}, cu);
   }
-  const ops::PatternArg rows = rows_.at(time);
+  const ops::PatternArg rows = rows_.at(time, packing);
   if (normalized()) {
-    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
+    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read(), cu);
   }
-  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
+  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows, {}, cu);
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
-  const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
+  const Tensor direct =
+      ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true, {}, cu);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows, {}, cu);
 }
 
 Tensor Glr::forward(const Tensor& x, Context& context) {
-  const Tensor y = solve(project(shift_tokens(config_, x), 0));
+  const Packing& packing = context.packing;
+  const Tensor input = shift_tokens(config_, x, packing);
+  const Tensor y = solve(project(input, packing.positions(x.size(1))), packing);
   return out_(context.wanted((normalized() ? normalize(y) : y).flatten(2)));
 }
 

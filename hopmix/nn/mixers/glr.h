@@ -42,13 +42,17 @@ class Glr : public Mixer {
   struct Cached {
     std::vector<std::string> vectors, scalars;  // a head
   };
-  Projections project(const Tensor& input, int64_t start);
+  Projections project(const Tensor& input, const Tensor& positions);
+  Projections project(const Tensor& input, int64_t start) {
+    return project(input, config_.rope ? torch::arange(start, start + input.size(1)) : Tensor());
+  }
   bool shared() const { return config_.coefficients == "shared"; }
   bool independent() const { return config_.coefficients == "independent"; }
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
   bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
   Cached cached() const;
-  Tensor solve(const Projections& p);  // [B,T,H,D] of the whole sequence, before norm and map
+  /// [B,T,H,D] of whole sequences, before norm and map.
+  Tensor solve(const Projections& p, const Packing& packing = {});
   Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
   Tensor step_shared(const Projections& p, State& state);

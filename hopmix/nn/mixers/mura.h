@@ -37,8 +37,9 @@ class Mura : public Mixer {
   bool shares_cache() const override { return true; }
 
  private:
-  Tensor queries(const Tensor& input, int64_t start);  // rotated as the publisher's
-  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, int64_t start,
+  // Rotated as the publisher's.
+  Tensor queries(const Tensor& input, const Tensor& positions);
+  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, const Tensor& positions,
                                             const SharedCache& cache);
 
   MuraConfig config_;
