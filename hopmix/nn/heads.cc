@@ -83,6 +83,19 @@ class LinearParts : public torch::autograd::Function<LinearParts> {
 
 }  // namespace
 
+Starts::Starts(std::span<State* const> of_each_row) {
+  for (const State* state : of_each_row) positions_.push_back(state->position);
+}
+
+Tensor Starts::of_tokens(int64_t time) const {
+  if (packing_) return packing_.positions(time).unsqueeze(0);
+  return torch::tensor(positions_, torch::kInt64).unsqueeze(1) + torch::arange(time);
+}
+
+int64_t Starts::last(int64_t time) const {
+  return *std::max_element(positions_.begin(), positions_.end()) + packing_.longest(time) - 1;
+}
+
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
   HeadsConfig config;
   config.width = defaults.width;
@@ -157,6 +170,18 @@ Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& stat
   return input;
 }
 
+Tensor shift_tokens_each(const HeadsConfig& config, const Tensor& x,
+                         std::span<State* const> states) {
+  if (!config.token_shift) return x.unsqueeze(1);
+  std::vector<Tensor> previous;
+  for (size_t b = 0; b < states.size(); ++b) {
+    Tensor& last = states[b]->tensors.at("last");
+    previous.push_back(last);
+    last = x.narrow(0, static_cast<int64_t>(b), 1).clone();
+  }
+  return torch::cat({x, torch::cat(previous)}, -1).unsqueeze(1);
+}
+
 void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options,
                       State& state) {
   if (config.token_shift) state.tensors["last"] = torch::zeros({batch, config.width}, options);
@@ -166,36 +191,33 @@ Tensor split_heads(const Tensor& x, int64_t heads) {
   return x.unflatten(-1, {heads, x.size(-1) / heads});
 }
 
-Tensor apply_rope(const Tensor& x, int64_t start) {
-  return apply_rope(x, torch::arange(start, start + x.size(1)));
+std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b) {
+  std::vector<Tensor> row;
+  for (const Tensor& part : parts) row.push_back(part.narrow(0, static_cast<int64_t>(b), 1));
+  return row;
 }
 
-Tensor apply_rope(const Tensor& x, const Tensor& positions) {
+Tensor apply_rope(const Tensor& x, const Starts& start) {
   const int64_t width = x.size(3);
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
   const Tensor frequency =
       torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
-  const Tensor angle = positions.to(torch::kFloat64).unsqueeze(1) * frequency;
-  const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(1);  // [T,1,D/2]
-  const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(1);
+  const Tensor position = start.of_tokens(x.size(1)).to(options);
+  const Tensor angle = position.unsqueeze(2) * frequency;
+  const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(2);  // [1 or B,T,1,D/2]
+  const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(2);
   const Tensor pairs = x.unflatten(-1, {width / 2, 2});
   const Tensor even = pairs.select(-1, 0), odd = pairs.select(-1, 1);
   return torch::stack({even * cos - odd * sin, even * sin + odd * cos}, -1).flatten(-2);
 }
 
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, const Tensor& positions) {
+                                const Tensor& input, const Starts& start) {
   std::vector<Tensor> parts = split_heads(qkv(input), 3 * config.heads).chunk(3, 2);
   if (config.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], positions);
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
   }
   return parts;
-}
-
-std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, int64_t start) {
-  return project_qkv(qkv, config, input,
-                     config.rope ? torch::arange(start, start + input.size(1)) : Tensor());
 }
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {

@@ -2,6 +2,9 @@
 // positions, one-token softmax.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "hopmix/config/config.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/registry.h"
@@ -17,6 +20,28 @@ struct HeadsConfig {
 
   int64_t head_width() const { return width / heads; }
   int64_t input_width() const { return token_shift ? 2 * width : width; }
+};
+
+/// The positions of the first tokens of a batch.
+class Starts {
+ public:
+  Starts(int64_t of_all) : positions_{of_all} {}         // NOLINT(google-explicit-constructor)
+  explicit Starts(std::span<State* const> of_each_row);  // the next of each sequence
+  // 0, of every sequence that is packed in a row too.
+  Starts(const Packing& packing)  // NOLINT(google-explicit-constructor)
+      : positions_{0}, packing_(packing) {}
+
+  const std::vector<int64_t>& positions() const { return positions_; }  // one, or one a row
+
+  bool shared() const { return positions_.size() == 1 && !packing_; }  // by all rows
+
+  /// The positions of all tokens of rows of `time`, int64 [1 or B,time], and the largest of them.
+  Tensor of_tokens(int64_t time) const;
+  int64_t last(int64_t time) const;
+
+ private:
+  std::vector<int64_t> positions_;
+  Packing packing_;
 };
 
 /// Reads `heads`, `token_shift` and `rope`, each defaulting to the model's.
@@ -51,6 +76,10 @@ Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& stat
 /// The same for one token [B,width] -> [B,1,input width].
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state);
 
+/// The same for one token of each of these sequences.
+Tensor shift_tokens_each(const HeadsConfig& config, const Tensor& x,
+                         std::span<State* const> states);
+
 /// Puts the zero x_{-1} into a fresh state.
 void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options,
                       State& state);
@@ -63,21 +92,17 @@ inline int64_t token_shift_elements(const HeadsConfig& config) {
 /// [B,T,H*D] -> [B,T,H,D].
 Tensor split_heads(const Tensor& x, int64_t heads);
 
-/// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; the tokens of `input`
-/// [B,T,*] have these positions, int64 [T], and q and k are rotated if the config says so.
+/// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; `input` [B,T,*] begins at
+/// position `start` and q and k are rotated if the config says so.
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, const Tensor& positions);
+                                const Tensor& input, const Starts& start);
 
-/// The same of tokens from position `start` on.
-std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, int64_t start);
+/// Row b of each, [1,...].
+std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b);
 
 /// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv
-/// 2104.09864, equation 34). x [B,T,H,D] with D even, positions int64 [T].
-Tensor apply_rope(const Tensor& x, const Tensor& positions);
-
-/// The same of tokens from position `start` on.
-Tensor apply_rope(const Tensor& x, int64_t start);
+/// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
+Tensor apply_rope(const Tensor& x, const Starts& start);
 
 /// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,G,D] with H a multiple of G ->
 /// [B,H,c].

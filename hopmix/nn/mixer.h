@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include "hopmix/nn/packing.h"
@@ -54,6 +55,9 @@ struct State {
   int64_t bytes() const;
 };
 
+/// Before `tensor` of a state is written to: a copy, if a fork or a view refers to its memory too.
+void make_own(Tensor& tensor);
+
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
@@ -72,6 +76,20 @@ class Mixer : public torch::nn::Module {
   /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]: what T steps give,
   /// to rounding, and the state after them. Token by token, unless a mixer has a quicker way.
   virtual Tensor prefill(const Tensor& x, State& state, Context& context);
+
+  /// One token of each of B sequences that stand at positions of their own: row b of x [B,width] is
+  /// the next of states[b], the state of one sequence, and goes with contexts[b]. No two states are
+  /// the same. -> [B,width], `step` of each to rounding, and advances all. Row by row, unless the
+  /// states can be stacked or a mixer has a quicker way.
+  virtual Tensor step_each(const Tensor& x, std::span<State* const> states,
+                           std::span<Context> contexts);
+
+  /// Whether a step is the same at every position, its tensors keep their sizes and nothing is
+  /// shared with other layers: then sequences at any positions take a step as one batch.
+  virtual bool same_step_anywhere() const { return false; }
+
+  /// Throws Error where a sequence cannot have so many tokens.
+  virtual void check_length(int64_t /*tokens*/) const {}
 
   /// Whether it publishes a cache or reads one. The layers of such a model take a token in one
   /// after another before the next one: of each, a reader needs the caches as they were.

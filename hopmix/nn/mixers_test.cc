@@ -350,6 +350,55 @@ TEST_P(MixerTest, AForkGoesItsOwnWay) {
   }
 }
 
+// Sequences of their own lengths, which join and leave, and one that is a fork of another.
+TEST_P(MixerTest, StepEachIsTheStepOfEach) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(4, 100).to(torch::kFloat64);
+  x[3].slice(0, 0, 41).copy_(x[2].slice(0, 0, 41));
+  const Tensor whole = run(*mixer, x);
+  const std::vector<int64_t> behind = {0, 1, 41};
+  std::vector<State> all;
+  Context context;
+  for (int64_t s = 0; s < 3; ++s) {
+    all.push_back(mixer->initial_state(1));
+    for (int64_t t = 0; t < behind[s]; ++t) {
+      mixer->step(x[s][t].unsqueeze(0), all.back(), context);
+    }
+  }
+  all.push_back(all[2]);
+  for (int64_t i = 0; i < 40; ++i) {
+    std::vector<size_t> running;
+    for (const size_t s : {3, 1, 0, 2}) {
+      if ((s != 1 || i < 20) && (s != 0 || i >= 7) && (s != 2 || i % 5 != 3)) running.push_back(s);
+    }
+    std::vector<State*> states;
+    std::vector<Tensor> tokens, expected;
+    for (const size_t s : running) {
+      const auto row = static_cast<int64_t>(s);
+      states.push_back(&all[s]);
+      tokens.push_back(x[row][all[s].position]);
+      expected.push_back(whole[row][all[s].position]);
+    }
+    std::vector<Context> contexts(running.size());
+    const Tensor y = mixer->step_each(torch::stack(tokens), states, contexts);
+    ASSERT_EQ(y.sizes(), torch::stack(expected).sizes());
+    EXPECT_LT((y - torch::stack(expected)).abs().max().item<double>(), 1e-12) << "step " << i;
+    for (const State* state : states) {
+      ASSERT_EQ(state->bytes(), mixer->state_bytes(state->position));
+      for (const auto& [name, tensor] : state->tensors) {
+        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()),
+                  tensor.numel() * tensor.element_size())
+            << name;
+      }
+    }
+  }
+  EXPECT_EQ(all[0].position, 33);
+  EXPECT_EQ(all[1].position, 21);
+  EXPECT_EQ(all[3].position, 81);
+}
+
 TEST_P(MixerTest, WantedRowsAreThoseOfTheWhole) {
   const auto mixer = make();
   mixer->to(torch::kFloat64);

@@ -1,6 +1,7 @@
 #include "hopmix/nn/model.h"
 
 #include <algorithm>
+#include <set>
 
 #include "hopmix/nn/heads.h"
 
@@ -28,6 +29,12 @@ Tensor Block::forward(const Tensor& x, Context& context) {
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
   const Tensor y = mixer_->step(mixer_norm_->forward(x), state, context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
+}
+
+Tensor Block::step_each(const Tensor& x, std::span<State* const> states,
+                        std::span<Context> contexts) {
+  const Tensor y = mixer_->step_each(mixer_norm_->forward(x), states, contexts);
   return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
 }
 
@@ -66,7 +73,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   head_ = register_module("head", linear(config.width, heads * task.vocabulary, /*bias=*/true));
 }
 
-Tensor LanguageModel::embed(const Tensor& tokens, int64_t start, const Packing& packing) {
+Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
   const int64_t fields = static_cast<int64_t>(field_maps_.size());
   Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
   for (int64_t f = 0; f < fields; ++f) {
@@ -76,15 +83,23 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start, const Packing& 
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
   if (!positions_.defined()) return x;
-  const int64_t end = start + packing.longest(tokens.size(1));
-  if (end > config_.max_length) {
-    throw Error(
-        "position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
-        std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
-        "\"none\" for longer sequences");
-  }
-  if (packing) return x + torch::embedding(positions_, packing.positions(tokens.size(1)));
-  return x + positions_.slice(0, start, end);
+  const int64_t time = tokens.size(1);
+  check_position(starts.last(time));
+  if (starts.shared()) return x + positions_.narrow(0, starts.positions()[0], time);
+  return x + torch::embedding(positions_, starts.of_tokens(time).to(positions_.device()));
+}
+
+void LanguageModel::check_position(int64_t position) const {
+  if (!positions_.defined() || position < config_.max_length) return;
+  throw Error(
+      "position " + std::to_string(position) + ": the model's table of learned positions holds " +
+      std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" " +
+      "or \"none\" for longer sequences");
+}
+
+void LanguageModel::check_length(int64_t tokens) const {
+  check_position(tokens - 1);
+  for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_length(tokens);
 }
 
 namespace {
@@ -99,7 +114,7 @@ Context context_of(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens
 
 Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
   Context context = context_of(tokens, cu_seqlens);
-  std::vector<Tensor> after = {embed(tokens, 0, context.packing)};
+  std::vector<Tensor> after = {embed(tokens, context.packing)};
   for (const std::shared_ptr<Block>& block : blocks_) {
     after.push_back(block->forward(after.back(), context));
   }
@@ -112,7 +127,7 @@ Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
     return forward(tokens, cu_seqlens).flatten(0, 2).index_select(0, rows);
   }
   Context context = context_of(tokens, cu_seqlens);
-  Tensor x = embed(tokens, 0, context.packing);
+  Tensor x = embed(tokens, context.packing);
   for (const std::shared_ptr<Block>& block : blocks_) {
     if (block == blocks_.back()) context.rows = rows;
     x = block->forward(x, context);
@@ -153,6 +168,31 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     after.push_back(blocks_[i]->step(after.back(), state.blocks[i], context));
+  }
+  return head(after);
+}
+
+Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> states) {
+  if (tokens.size(0) != static_cast<int64_t>(states.size())) {
+    throw Error("states: must be one a row of tokens, " + std::to_string(tokens.size(0)) +
+                ", and are " + std::to_string(states.size()));
+  }
+  if (states.empty()) throw Error("tokens: must be of at least one sequence");
+  if (states.size() == 1) return step(tokens, *states[0]);
+  std::set<const ModelState*> known;
+  for (const ModelState* state : states) {
+    if (!known.insert(state).second) throw Error("states: one of them is there twice");
+  }
+  std::vector<State*> of_block;
+  const auto select = [&](size_t block) {
+    of_block.clear();
+    for (ModelState* state : states) of_block.push_back(&state->blocks[block]);
+    return std::span<State* const>(of_block);
+  };
+  std::vector<Context> contexts(states.size());
+  std::vector<Tensor> after = {embed(tokens.unsqueeze(1), Starts(select(0))).squeeze(1)};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    after.push_back(blocks_[i]->step_each(after.back(), select(i), contexts));
   }
   return head(after);
 }

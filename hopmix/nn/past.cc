@@ -12,11 +12,6 @@ constexpr int64_t kFirstLength = 4096;
 constexpr int64_t kRowsAtOnce = 64;
 constexpr const char* kTokens = "tokens";
 
-// A fork shares its memory until one of the two goes on; a view of it still reads the old.
-void make_own(Tensor& tensor) {
-  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
-}
-
 // Room for `slots` tokens, of which `used` are there.
 void grow(Tensor& tensor, int64_t slots, int64_t used) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -60,6 +55,12 @@ void Past::bind(int64_t i) const {
     const int64_t middle = pattern_.size() + (too_many - pattern_.size()) / 2;
     if (!fits(middle)) too_many = middle;
   }
+}
+
+void Past::check_length(int64_t tokens) const {
+  // Others have no end, and bound to all that a text may become they may take memory that it never
+  // needs.
+  if (pattern_.spec().find("dag(") != std::string::npos) bind(tokens - 1);
 }
 
 const std::vector<int32_t>& Past::row(int64_t i) const {

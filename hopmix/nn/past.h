@@ -34,6 +34,9 @@ class Past {
   /// `tokens`. A view of the state where it can be: let go of it before the next append.
   Tensor read(const State& state, const std::string& name) const;
 
+  /// Throws Error where the pattern has no row for each of so many tokens.
+  void check_length(int64_t tokens) const;
+
   /// The tokens that token `state.position` reads, as `read` gives them.
   std::vector<int32_t> tokens(const State& state) const;
 

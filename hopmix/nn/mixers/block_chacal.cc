@@ -13,7 +13,7 @@ BlockChacal::BlockChacal(const BlockChacalConfig& config) : config_(config) {
 Tensor BlockChacal::forward(const Tensor& x, Context& context) {
   const Packing& packing = context.packing;
   const std::vector<Tensor> qkv =
-      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing.positions(x.size(1)));
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
   const Tensor y = ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block, {},
                                      packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));

@@ -32,6 +32,7 @@ class Chimera : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
   struct Projections {

@@ -28,12 +28,12 @@ DeltaNet::DeltaNet(const DeltaNetConfig& config) : config_(config) {
 Tensor DeltaNet::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& g, const Tensor& beta, State* state,
                        const std::optional<Tensor>& cu_seqlens) {
-  const auto before = state ? std::optional(state->tensors.at("S")) : std::nullopt;
-  const auto [o, after] = g.defined()
-                              ? ops::gated_delta_rule(q, k, v, g, beta, {}, before, cu_seqlens)
-                              : ops::delta_rule(q, k, v, beta, {}, before, cu_seqlens);
-  if (state != nullptr) state->tensors["S"] = after;
-  return o;
+  return advance_matrix(
+      state ? &state->tensors.at("S") : nullptr, q, k, v, {g, beta},
+      [&](const std::optional<Tensor>& before) {
+        return g.defined() ? ops::gated_delta_rule(q, k, v, g, beta, {}, before, cu_seqlens)
+                           : ops::delta_rule(q, k, v, beta, {}, before, cu_seqlens);
+      });
 }
 
 Tensor DeltaNet::mix(const Tensor& x, const Tensor& qkv, State* state,

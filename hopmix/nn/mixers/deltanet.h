@@ -40,6 +40,7 @@ class DeltaNet : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  protected:
   /// The recurrence on heads [B,T,H,*] of the layer's input x [B,T,width], without g where there

@@ -13,7 +13,7 @@ const char* pointers_name(bool include_self) {
   return include_self ? "pointers" : "earlier_pointers";
 }
 
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Packing& packing) {
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Packing& packing) {
   // PyTorch's knows no packed sequences on the CPU.
   if (packing) {
     return std::get<0>(
@@ -33,20 +33,19 @@ FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config
   out_ = register_module("out", linear(config.heads * config.key_width, config.width));
 }
 
-std::vector<Tensor> FullAttention::project(const Tensor& input, const Tensor& positions) {
+std::vector<Tensor> FullAttention::project(const Tensor& input, const Starts& start) {
   std::vector<Tensor> parts =
       split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
           .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
   if (config_.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], positions);
+    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
   }
   return parts;
 }
 
 Tensor FullAttention::forward(const Tensor& x, Context& context) {
   const Packing& packing = context.packing;
-  const Tensor positions = packing.positions(x.size(1));
-  const std::vector<Tensor> qkv = project(shift_tokens(config_, x, packing), positions);
+  const std::vector<Tensor> qkv = project(shift_tokens(config_, x, packing), packing);
   SharedCache cache;
   std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], qkv[1], qkv[2]);
   const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
@@ -56,12 +55,14 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
     const int64_t kappa = earlier > 0 ? std::max(with_self, earlier + 1) : with_self;
     std::tie(y, cache.with_self.indices) = ops::attention_topk(
         qkv[0], qkv[1], qkv[2], kappa, {}, /*include_self=*/true, packing.cu_seqlens());
-    if (earlier > 0) cache.earlier.indices = without_self(cache.with_self.indices, positions);
+    if (earlier > 0) {
+      cache.earlier.indices = without_self(cache.with_self.indices, packing.positions(x.size(1)));
+    }
   } else if (earlier > 0) {
     std::tie(y, cache.earlier.indices) = ops::attention_topk(
         qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false, packing.cu_seqlens());
   } else {
-    y = attend(qkv[0], qkv[1], qkv[2], packing);
+    y = causal_attention(qkv[0], qkv[1], qkv[2], packing);
   }
   if (config_.publication) context.mem[config_.mem] = std::move(cache);
   return out_(context.wanted(y.flatten(2)));
@@ -82,8 +83,7 @@ State FullAttention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
-  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Context& context) {
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, state.position + 1);
@@ -107,7 +107,22 @@ Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
     context.mem[config_.mem] = std::move(cache);
   }
   ++state.position;
-  return out_(token_sum(torch::softmax(scores, -1), v).flatten(1));
+  return token_sum(torch::softmax(scores, -1), v).flatten(1);
+}
+
+Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  return out_(attend(project(input, state.position), state, context));
+}
+
+Tensor FullAttention::step_each(const Tensor& x, std::span<State* const> states,
+                                std::span<Context> contexts) {
+  const std::vector<Tensor> qkv = project(shift_tokens_each(config_, x, states), Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) {
+    outputs.push_back(attend(row_of(qkv, b), *states[b], contexts[b]));
+  }
+  return out_(torch::cat(outputs));
 }
 
 Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {

@@ -28,15 +28,16 @@ class FullAttention : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return config_.publication != nullptr; }
 
  private:
-  std::vector<Tensor> project(const Tensor& input, const Tensor& positions);  // q, k, v
-  std::vector<Tensor> project(const Tensor& input, int64_t start) {
-    return project(input, config_.rope ? torch::arange(start, start + input.size(1)) : Tensor());
-  }
+  std::vector<Tensor> project(const Tensor& input, const Starts& start);  // q, k, v
+  // Of one token, -> [B,heads * key_width].
+  Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context);
   // What the readers want; they are made after this layer.
   Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
 

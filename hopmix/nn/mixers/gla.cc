@@ -47,10 +47,11 @@ Tensor Gla::mix(const Tensor& x, const Tensor& qkv, Tensor* state,
   for (Tensor& part : parts) part = split_heads(part, config_.heads);
   const Tensor log_decay =
       (torch::log_sigmoid(decay_out_(decay_in_(x))) / config_.gate_divisor).to(qkv.scalar_type());
-  const auto [o, last] =
-      ops::gla(parts[0], parts[1], parts[2], split_heads(log_decay, config_.heads), {},
-               state ? std::optional(*state) : std::nullopt, cu_seqlens);
-  if (state != nullptr) *state = last;
+  const Tensor of_heads = split_heads(log_decay, config_.heads);
+  const Tensor o = advance_matrix(
+      state, parts[0], parts[1], parts[2], {of_heads}, [&](const std::optional<Tensor>& before) {
+        return ops::gla(parts[0], parts[1], parts[2], of_heads, {}, before, cu_seqlens);
+      });
   return norm_->forward(o, gate_(x));
 }
 

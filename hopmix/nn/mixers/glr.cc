@@ -32,7 +32,7 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
   }
 }
 
-Glr::Projections Glr::project(const Tensor& input, const Tensor& positions) {
+Glr::Projections Glr::project(const Tensor& input, const Starts& start) {
   Projections p;
   std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
   widths.push_back(gates_->weight.size(0));
@@ -48,7 +48,7 @@ Glr::Projections Glr::project(const Tensor& input, const Tensor& positions) {
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i] = split_heads(parts[i], config_.heads);
-    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], positions);
+    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
   }
   p.q = parts[0];
   p.k = parts[1];
@@ -64,6 +64,13 @@ Glr::Projections Glr::project(const Tensor& input, const Tensor& positions) {
     p.d_self = gates[2];
   }
   return p;
+}
+
+Glr::Projections Glr::Projections::row(size_t b) const {
+  const auto of = [b](const Tensor& all) {
+    return all.defined() ? all.narrow(0, static_cast<int64_t>(b), 1) : all;
+  };
+  return {of(q), of(k), of(v), of(q_in), of(k_in), of(gate), of(d), of(d_self)};
 }
 
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
@@ -90,7 +97,7 @@ Tensor Glr::solve(const Projections& p, const Packing& packing) {
 Tensor Glr::forward(const Tensor& x, Context& context) {
   const Packing& packing = context.packing;
   const Tensor input = shift_tokens(config_, x, packing);
-  const Tensor y = solve(project(input, packing.positions(x.size(1))), packing);
+  const Tensor y = solve(project(input, packing), packing);
   return out_(context.wanted((normalized() ? normalize(y) : y).flatten(2)));
 }
 
@@ -177,16 +184,25 @@ Tensor Glr::step_normalized(const Projections& p, State& state) {
   return y;
 }
 
-Tensor Glr::step(const Tensor& x, State& state, Context&) {
-  const Projections p = project(shift_tokens_step(config_, x, state), state.position);
-  Tensor y;
-  if (normalized()) {
-    y = normalize(step_normalized(p, state));
-  } else {
-    y = independent() ? step_independent(p, state) : step_shared(p, state);
-  }
+Tensor Glr::advance(const Projections& p, State& state) {
+  const Tensor y = normalized()    ? step_normalized(p, state)
+                   : independent() ? step_independent(p, state)
+                                   : step_shared(p, state);
   ++state.position;
-  return out_(y.flatten(1));
+  return y;
+}
+
+Tensor Glr::step(const Tensor& x, State& state, Context&) {
+  const Tensor y = advance(project(shift_tokens_step(config_, x, state), state.position), state);
+  return out_((normalized() ? normalize(y) : y).flatten(1));
+}
+
+Tensor Glr::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
+  const Projections p = project(shift_tokens_each(config_, x, states), Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(advance(p.row(b), *states[b]));
+  const Tensor y = torch::cat(outputs);
+  return out_((normalized() ? normalize(y) : y).flatten(1));
 }
 
 int64_t Glr::state_bytes(int64_t t) const {

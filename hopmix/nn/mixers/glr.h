@@ -30,22 +30,24 @@ class Glr : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
   struct Projections {
     Tensor q, k, v;          // [B,T,H,D]: of B, and the values
     Tensor q_in, k_in;       // [B,T,H,D]: of A, if independent
     Tensor gate, d, d_self;  // [B,T,H]; the last two unless independent
+
+    Projections row(size_t b) const;
   };
   struct Cached {
     std::vector<std::string> vectors, scalars;  // a head
   };
-  Projections project(const Tensor& input, const Tensor& positions);
-  Projections project(const Tensor& input, int64_t start) {
-    return project(input, config_.rope ? torch::arange(start, start + input.size(1)) : Tensor());
-  }
+  Projections project(const Tensor& input, const Starts& start);
   bool shared() const { return config_.coefficients == "shared"; }
   bool independent() const { return config_.coefficients == "independent"; }
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
@@ -55,6 +57,8 @@ class Glr : public Mixer {
   Tensor solve(const Projections& p, const Packing& packing = {});
   Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
+  // One token, from its projections -> [B,H,D].
+  Tensor advance(const Projections& p, State& state);
   Tensor step_shared(const Projections& p, State& state);
   Tensor step_independent(const Projections& p, State& state);
   Tensor step_normalized(const Projections& p, State& state);

@@ -48,9 +48,10 @@ Tensor LinearAttention::mix(const Tensor& input, Tensor* state,
   Tensor v = parts[2];
   // A channel of ones sums up the weights themselves.
   if (config_.normalizer) v = torch::constant_pad_nd(v, {0, 1}, 1);
-  auto [o, last] = ops::linear_attention(features(parts[0]), features(parts[1]), v, {},
-                                         state ? std::optional(*state) : std::nullopt, cu_seqlens);
-  if (state != nullptr) *state = last;
+  const Tensor q = features(parts[0]), k = features(parts[1]);
+  Tensor o = advance_matrix(state, q, k, v, {}, [&](const std::optional<Tensor>& before) {
+    return ops::linear_attention(q, k, v, {}, before, cu_seqlens);
+  });
   if (config_.normalizer) {
     const int64_t width = config_.head_width();
     o = o.narrow(-1, 0, width) / (o.narrow(-1, width, 1) + 1e-6);

@@ -28,6 +28,7 @@ class Mamba : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  private:
   /// u [B,T,E] after the convolution -> (y [B,T,E], state [B,E,S]), from a state or from none.

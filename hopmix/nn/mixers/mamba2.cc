@@ -38,11 +38,11 @@ std::vector<int64_t> Mamba2::widths() const {
 
 Tensor Mamba2::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
                      const Tensor& g, State* state, const std::optional<Tensor>& cu_seqlens) {
-  const auto [o, last] =
-      ops::ssd(q, k, v, g, /*scale=*/1.0,
-               state ? std::optional(state->tensors.at("S")) : std::nullopt, cu_seqlens);
-  if (state != nullptr) state->tensors["S"] = last;
-  return o;
+  const MatrixGates gates{.log_decay = g, .scale = 1.0};
+  return advance_matrix(state ? &state->tensors.at("S") : nullptr, q, k, v, gates,
+                        [&](const std::optional<Tensor>& before) {
+                          return ops::ssd(q, k, v, g, gates.scale, before, cu_seqlens);
+                        });
 }
 
 Tensor Mamba2::mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt,

@@ -35,6 +35,7 @@ class Mamba2 : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  protected:
   int64_t heads() const { return config_.inner() / config_.head_width; }

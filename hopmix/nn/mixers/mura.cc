@@ -57,12 +57,12 @@ Mura::Mura(const MuraConfig& config) : config_(config), past_("dense") {
   out_ = register_module("out", linear(config.heads * from.value_width, config.width));
 }
 
-Tensor Mura::queries(const Tensor& input, const Tensor& positions) {
+Tensor Mura::queries(const Tensor& input, const Starts& start) {
   const Tensor q = split_heads(q_(input), config_.heads);
-  return config_.publication->rope ? apply_rope(q, positions) : q;
+  return config_.publication->rope ? apply_rope(q, start) : q;
 }
 
-std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Tensor& positions,
+std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Starts& start,
                                                 const SharedCache& cache) {
   if (!config_.own_kv) {
     return config_.gradient ? std::pair{cache.k, cache.v}
@@ -72,18 +72,17 @@ std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Tenso
   const std::vector<Tensor> kv = kv_(input).split_with_sizes(
       {from.kv_heads * from.key_width, from.kv_heads * from.value_width}, -1);
   const Tensor k = split_heads(kv[0], from.kv_heads);
-  return {from.rope ? apply_rope(k, positions) : k, split_heads(kv[1], from.kv_heads)};
+  return {from.rope ? apply_rope(k, start) : k, split_heads(kv[1], from.kv_heads)};
 }
 
 Tensor Mura::forward(const Tensor& x, Context& context) {
   SharedCache& cache = context.mem.at(config_.mem);
   const Packing& packing = context.packing;
   const Tensor input = shift_tokens(config_, x, packing);
-  const Tensor positions = packing.positions(x.size(1));
-  const auto [k, v] = keys_and_values(input, positions, cache);
+  const auto [k, v] = keys_and_values(input, packing, cache);
   const Tensor indices = neighborhood(config_, packing, cache);
   const Tensor y =
-      ops::gather_attention(queries(input, positions), k, v, by_kv_head(indices, k, config_.heads),
+      ops::gather_attention(queries(input, packing), k, v, by_kv_head(indices, k, config_.heads),
                             {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
@@ -102,9 +101,8 @@ State Mura::initial_state(int64_t batch) const {
 Tensor Mura::step(const Tensor& x, State& state, Context& context) {
   SharedCache& cache = context.mem.at(config_.mem);
   const Tensor input = shift_tokens_step(config_, x, state);
-  const Tensor position = torch::full({1}, state.position, torch::kInt64);
-  const Tensor q = queries(input, position).squeeze(1);
-  auto [k, v] = keys_and_values(input, position, cache);
+  const Tensor q = queries(input, state.position).squeeze(1);
+  auto [k, v] = keys_and_values(input, state.position, cache);
   if (config_.own_kv) {
     past_.append(state, {{"k", k.squeeze(1)}, {"v", v.squeeze(1)}});
     k = state.tensors.at("k").narrow(1, 0, state.position + 1);

@@ -37,9 +37,8 @@ class Mura : public Mixer {
   bool shares_cache() const override { return true; }
 
  private:
-  // Rotated as the publisher's.
-  Tensor queries(const Tensor& input, const Tensor& positions);
-  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, const Tensor& positions,
+  Tensor queries(const Tensor& input, const Starts& start);  // rotated as the publisher's
+  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, const Starts& start,
                                             const SharedCache& cache);
 
   MuraConfig config_;
