@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
 namespace hopmix::nn {
@@ -101,6 +102,7 @@ HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& d
   config.width = defaults.width;
   config.heads = table.get_at_least("heads", defaults.heads, 1);
   config.token_shift = table.get("token_shift", defaults.token_shift);
+  config.end = defaults.end;
   check_heads(config);
   return config;
 }
@@ -197,8 +199,32 @@ std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b) {
   return row;
 }
 
+namespace {
+
+// One token of each sequence, x [B,1,H,D], as complex numbers: few and short operations, as all
+// that a step does.
+Tensor rotate_token(const Tensor& x, const std::vector<int64_t>& positions) {
+  const int64_t pairs = x.size(3) / 2, rows = static_cast<int64_t>(positions.size());
+  const Tensor turns = torch::empty({rows, 1, 1, pairs}, torch::kComplexDouble);
+  auto* turn = turns.mutable_data_ptr<c10::complex<double>>();
+  for (const int64_t position : positions) {
+    for (int64_t p = 0; p < pairs; ++p) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(10000.0, -static_cast<double>(p) / static_cast<double>(pairs));
+      *turn++ = {std::cos(angle), std::sin(angle)};
+    }
+  }
+  const Tensor numbers = torch::view_as_complex(x.unflatten(-1, {pairs, 2}));
+  return torch::view_as_real(numbers * turns.to(numbers.scalar_type())).flatten(-2);
+}
+
+}  // namespace
+
 Tensor apply_rope(const Tensor& x, const Starts& start) {
   const int64_t width = x.size(3);
+  if (x.size(1) == 1 && x.scalar_type() != torch::kBFloat16) {
+    return rotate_token(x, start.positions());
+  }
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
   const Tensor frequency =
       torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
@@ -213,11 +239,11 @@ Tensor apply_rope(const Tensor& x, const Starts& start) {
 
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
                                 const Tensor& input, const Starts& start) {
-  std::vector<Tensor> parts = split_heads(qkv(input), 3 * config.heads).chunk(3, 2);
-  if (config.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
-  }
-  return parts;
+  const Tensor all = split_heads(qkv(input), 3 * config.heads);
+  if (!config.rope) return all.chunk(3, 2);
+  const Tensor rotated = apply_rope(all.narrow(2, 0, 2 * config.heads), start);
+  return {rotated.narrow(2, 0, config.heads), rotated.narrow(2, config.heads, config.heads),
+          all.narrow(2, 2 * config.heads, config.heads)};
 }
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {
@@ -233,6 +259,19 @@ Tensor token_softmax(const Tensor& q, const Tensor& k) {
 
 Tensor token_softmax(const Tensor& q, const Tensor& k, const Tensor& own) {
   return torch::softmax(torch::cat({token_scores(q, k), token_scores(q, own)}, -1), -1);
+}
+
+Tensor token_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const std::optional<Tensor>& slots,
+                       const std::optional<std::pair<Tensor, Tensor>>& own) {
+  if (!torch::GradMode::is_enabled() || !q.requires_grad()) {
+    const torch::NoGradGuard no_grad;
+    if (!own) return ops::attention_step(q, k, v, slots);
+    return ops::attention_step(q, k, v, slots, own->first.squeeze(1), own->second.squeeze(1));
+  }
+  const auto read = [&](const Tensor& all) { return slots ? all.index_select(1, *slots) : all; };
+  if (!own) return token_sum(token_softmax(q, read(k)), read(v));
+  return token_sum(token_softmax(q, read(k), own->first), read(v), own->second);
 }
 
 Tensor token_sum(const Tensor& p, const Tensor& v) {

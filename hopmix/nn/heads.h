@@ -2,7 +2,9 @@
 // positions, one-token softmax.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "hopmix/config/config.h"
@@ -17,6 +19,7 @@ struct HeadsConfig {
   int64_t heads = 4;        // width must be a multiple
   bool token_shift = true;  // project concat(x_i, x_{i-1}) instead of x_i
   bool rope = false;        // rotate q and k by position
+  int64_t end = 0;          // most tokens that a sequence may have; 0: any number
 
   int64_t head_width() const { return width / heads; }
   int64_t input_width() const { return token_shift ? 2 * width : width; }
@@ -113,6 +116,13 @@ Tensor token_softmax(const Tensor& q, const Tensor& k);
 
 /// The same over its past and, last, itself: own [B,1,G,D] -> [B,H,c+1].
 Tensor token_softmax(const Tensor& q, const Tensor& k, const Tensor& own);
+
+/// Softmax attention of one token to its past, the sum of the v it weighs: q [B,H,D], k and v
+/// [B,c,G,...] -> [B,H,...]; zero when it reads nothing. Of the past only `slots` if given (int32,
+/// nn/past.h); then `own` if given, the token itself: its k and v, [B,1,G,...].
+Tensor token_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const std::optional<Tensor>& slots = {},
+                       const std::optional<std::pair<Tensor, Tensor>>& own = {});
 
 /// Weighted sum over the past: p [B,H,c], v [B,c,G,D] -> [B,H,D]; zero when c = 0.
 Tensor token_sum(const Tensor& p, const Tensor& v);

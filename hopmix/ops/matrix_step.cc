@@ -4,11 +4,11 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include "hopmix/ops/checks.h"
+#include "hopmix/ops/decoding.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"
@@ -67,17 +67,12 @@ Tensor step_cpu(const Tensor& q, const Tensor& k, const Tensor& v, Maybe log_dec
 // What is overwritten has no derivative.
 Tensor step_autograd(const Tensor& q, const Tensor& k, const Tensor& v, Maybe log_decay, Maybe beta,
                      const Tensor& state, Scale scale) {
-  const auto refuse = [](const char* name, Maybe x) {
-    TORCH_CHECK_VALUE(!x || !x->requires_grad() || !at::GradMode::is_enabled(), kName, ": ", name,
-                      " requires a gradient, but a step in place has none: detach it, or use "
-                      "torch.no_grad() or the operator of the whole sequence");
-  };
-  refuse("q", q);
-  refuse("k", k);
-  refuse("v", v);
-  refuse("log_decay", log_decay);
-  refuse("beta", beta);
-  refuse("state", state);
+  refuse_gradients(kName, {{"q", &q},
+                           {"k", &k},
+                           {"v", &v},
+                           {"log_decay", address_of(log_decay)},
+                           {"beta", address_of(beta)},
+                           {"state", &state}});
   const at::AutoDispatchBelowADInplaceOrView below;
   state.unsafeGetTensorImpl()->bump_version();
   return matrix_step_(q, k, v, log_decay, beta, state, scale);

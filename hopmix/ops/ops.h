@@ -167,6 +167,17 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             const std::optional<Tensor>& initial_state = {},
                                             const std::optional<Tensor>& cu_seqlens = {});
 
+/// One token of sparse_attention, or what that of glr_attention reads, from what a decoder holds:
+///   y_h = sum_r softmax_r(scale q_h . k_r) v_r
+/// over the S slots of k and v, or those that `slots` lists (int32 [R], any order), and last own_k
+/// and own_v if given. q [B,H,DK], k [B,S,G,DK], v [B,S,G,DV], own_k [B,G,DK], own_v [B,G,DV] ->
+/// [B,H,DV]; 0 where nothing is read. It has no derivative: an input that requires a gradient is an
+/// error.
+Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const std::optional<Tensor>& slots = {},
+                      const std::optional<Tensor>& own_k = {},
+                      const std::optional<Tensor>& own_v = {}, std::optional<double> scale = {});
+
 /// One token of linear_attention, ssd, gla or a delta rule, as in decoding: S becomes
 /// diag(e^log_decay) S + k u^T in place, with u = v, or with `beta` the delta rule's; o = scale S^T
 /// q. q [B,H,DK], k [B,G,DK], v [B,G,DV], log_decay [B,H] or [B,H,DK], beta [B,H], state

@@ -12,7 +12,7 @@ constexpr int64_t kBits = 31;  // of an edge's length: cols are int32
 
 }  // namespace
 
-Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern) {
+Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern, config.end) {
   const int64_t width = config.width, heads = config.heads;
   in_ =
       register_module("in", linear(config.input_width(), 2 * width + 2 * config.state + 2 * heads));

@@ -89,8 +89,12 @@ Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Conte
     return state.tensors.at(name).narrow(1, 0, state.position + 1);
   };
   const Tensor k = with_newest("k"), v = with_newest("v");
-  const Tensor scores = token_scores(qkv[0].squeeze(1), k);
-  if (config_.publication) {
+  Tensor y;
+  if (!config_.publication) {
+    y = token_attention(qkv[0].squeeze(1), k, v);
+  } else {
+    const Tensor scores = token_scores(qkv[0].squeeze(1), k);
+    y = token_sum(torch::softmax(scores, -1), v);
     SharedCache cache;
     std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], k, v);
     for (const bool self : {true, false}) {
@@ -107,7 +111,7 @@ Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Conte
     context.mem[config_.mem] = std::move(cache);
   }
   ++state.position;
-  return token_sum(torch::softmax(scores, -1), v).flatten(1);
+  return y.flatten(1);
 }
 
 Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {

@@ -16,7 +16,8 @@ Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
 
 }  // namespace
 
-Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past_(config.pattern) {
+Glr::Glr(const GlrConfig& config)
+    : config_(config), rows_(config.pattern), past_(config.pattern, config.end) {
   check_heads(config);
   if (std::count(kCoefficients.begin(), kCoefficients.end(), config.coefficients) == 0) {
     throw Error("coefficients = '" + config.coefficients +
@@ -140,19 +141,23 @@ State Glr::initial_state(int64_t batch) const {
   return state;
 }
 
+Tensor Glr::read_past(const Tensor& q, const char* k, const char* v, const State& state,
+                      const std::optional<std::pair<Tensor, Tensor>>& own) const {
+  return token_attention(q.squeeze(1), past_.held_rows(state, k), past_.held_rows(state, v),
+                         past_.slots_read(state), own);
+}
+
 Tensor Glr::step_shared(const Projections& p, State& state) {
   const Tensor v = p.v.squeeze(1), d = per_head(p.d), d_self = per_head(p.d_self);
-  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
-  const Tensor z = (d + d_self) * v + per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  const Tensor read = read_past(p.q, "k", "z", state);
+  const Tensor z = (d + d_self) * v + per_head(p.gate) * read;
   past_.append(state, {{"k", p.k.squeeze(1)}, {"z", z}});
   return z - d * v;
 }
 
 Tensor Glr::step_independent(const Projections& p, State& state) {
-  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
-  const Tensor direct = token_softmax(p.q_in.squeeze(1), past_.read(state, "k_in"), p.k_in);
-  const Tensor y = token_sum(direct, past_.read(state, "v"), p.v) +
-                   per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  const Tensor y = read_past(p.q_in, "k_in", "v", state, std::pair(p.k_in, p.v)) +
+                   per_head(p.gate) * read_past(p.q, "k", "z", state);
   past_.append(
       state, {{"k", p.k.squeeze(1)}, {"z", y}, {"k_in", p.k_in.squeeze(1)}, {"v", p.v.squeeze(1)}});
   return y;

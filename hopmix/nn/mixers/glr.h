@@ -57,6 +57,9 @@ class Glr : public Mixer {
   Tensor solve(const Projections& p, const Packing& packing = {});
   Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
+  // Softmax attention to what is kept under these names, [B,H,D]; then to `own`.
+  Tensor read_past(const Tensor& q, const char* k, const char* v, const State& state,
+                   const std::optional<std::pair<Tensor, Tensor>>& own = {}) const;
   // One token, from its projections -> [B,H,D].
   Tensor advance(const Projections& p, State& state);
   Tensor step_shared(const Projections& p, State& state);

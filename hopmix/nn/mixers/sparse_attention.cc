@@ -6,7 +6,7 @@ namespace hopmix::nn {
 constexpr int64_t kWorthJoining = 16;
 
 SparseAttention::SparseAttention(const SparseAttentionConfig& config)
-    : config_(config), rows_(config.pattern), past_(config.pattern) {
+    : config_(config), rows_(config.pattern), past_(config.pattern, config.end) {
   check_heads(config);
   qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
   out_ = register_module("out", linear(config.width, config.width));
@@ -31,8 +31,9 @@ State SparseAttention::initial_state(int64_t batch) const {
 }
 
 Tensor SparseAttention::attend(const std::vector<Tensor>& qkv, State& state) {
-  const Tensor p = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
-  const Tensor y = token_sum(p, past_.read(state, "v"), qkv[2]);
+  const Tensor y =
+      token_attention(qkv[0].squeeze(1), past_.held_rows(state, "k"), past_.held_rows(state, "v"),
+                      past_.slots_read(state), std::pair(qkv[1], qkv[2]));
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   ++state.position;
   return y.flatten(1);
