@@ -398,6 +398,33 @@ TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
   }
 }
 
+// In rows of two pieces and documents of all lengths.
+TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += std::string(1 + i * 37 % 100, static_cast<char>('a' + i % 5)) + "\n";
+  write_file(root_ / "text", text);
+  for (const nn::MixerEntry& entry : nn::mixers()) {
+    const std::string mixer = "mixer='" + entry.name + "'";
+    const std::string blocks = entry.reads_mem
+                                   ? "[{mixer='attention', mem='m'}, {" + mixer + ", mem='m'}]"
+                                   : "[{" + mixer + "}]";
+    for (const std::string documents : {"none', ", "separated', separator=\"\\n\", "}) {
+      std::map<std::string, double> losses;
+      for (const std::string precision : {"float32", "bfloat16"}) {
+        Experiment e = experiment({"task={name='text', documents='" + documents +
+                                       "length=100, path='" + (root_ / "text").string() + "'}",
+                                   "train.precision=" + precision, "model.blocks=" + blocks,
+                                   "model.positions=rope"});
+        const auto optimizer = make_optimizer(*e.model, e.train);
+        losses[precision] = train_step(e, *optimizer, 0).loss.item<double>();
+      }
+      EXPECT_NEAR(losses["bfloat16"], losses["float32"], 0.05) << entry.name << " " << documents;
+      EXPECT_NE(losses["bfloat16"], losses["float32"]) << entry.name;
+    }
+  }
+}
+
 TEST(Schedule, WarmsUpAndFalls) {
   TrainConfig c;
   c.steps = 100;

@@ -94,7 +94,7 @@ Tensor DiagonalSsm::convolve(const Tensor& u, const Packing& packing) const {
 
   if (pieces > 1) {
     const Tensor entered = torch::bmm(rows, powers.narrow(2, 0, piece).flip(2).transpose(1, 2));
-    const Tensor input = entered.view({width, batch, pieces, states})
+    const Tensor input = as_state(entered.view({width, batch, pieces, states}))
                              .permute({1, 2, 0, 3})
                              .reshape({batch, pieces, width * states});
     const Tensor decay = powers.select(2, piece).reshape({1, 1, -1}).expand_as(input);
