@@ -120,7 +120,7 @@ std::vector<Batch::Piece> Batch::step() {
     } catch (const Error& failure) {
       error = failure.what();
     }
-    const bool done = sequence.stops.stopped() || sequence.made.tokens == sequence.config.tokens;
+    const bool done = sequence.made.stopped || sequence.made.tokens == sequence.config.tokens;
     if (!done && error.empty()) {
       ++it;
       continue;
@@ -158,9 +158,14 @@ std::string Batch::draw(Sequence& sequence) const {
       decode::draw(candidates({row.const_data_ptr<float>(), static_cast<size_t>(row.numel())},
                               sequence.config.sampling),
                    sequence.random);
-  sequence.session.unread = {token};
   ++sequence.made.tokens;
+  if (token == tokenizer_.end_of_document()) {  // no model learns to read it
+    sequence.made.stopped = true;
+    return "";
+  }
+  sequence.session.unread = {token};
   std::string text = sequence.stops.push(sequence.characters.push(tokenizer_.bytes(token)));
+  sequence.made.stopped = sequence.stops.stopped();
   sequence.made.text += text;
   return text;
 }
@@ -174,7 +179,6 @@ std::string Batch::finish(Sequence& sequence) {
 
 Batch::Left Batch::leave(Sequence&& sequence) {
   Left left{.made = std::move(sequence.made), .session = std::move(sequence.session)};
-  left.made.stopped = sequence.stops.stopped();
   left.made.state_bytes = bytes_of(left.session.state);
   left.made.seconds = seconds_since(sequence.start);
   return left;

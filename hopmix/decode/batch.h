@@ -30,7 +30,7 @@ void check(const GenerateConfig& config);
 struct Generation {
   std::string text;                        // UTF-8, without the prompt
   int64_t prompt_tokens = 0, tokens = 0;   // unread ones of the session are of the prompt
-  bool stopped = false;                    // by a stop string
+  bool stopped = false;                    // by a stop string, or the end of the document
   int64_t state_bytes = 0;                 // that the model holds at the end
   double prompt_seconds = 0, seconds = 0;  // for the prompt, and for what follows
 };

@@ -11,26 +11,31 @@
 namespace hopmix::nn {
 namespace {
 
-// concat(x_i, x_{i-1}) in one pass over the memory, and in one back.
+// concat(x_i, x_{i-1}) in one pass over the memory, and in one back. `starts`, if there are any,
+// are the tokens beside the first that nothing comes before.
 class Shift : public torch::autograd::Function<Shift> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensor forward(Context*, const Tensor& x) {
+  static Tensor forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& starts) {
+    ctx->saved_data["starts"] = starts;
     const int64_t width = x.size(2);
     const Tensor out = torch::empty({x.size(0), x.size(1), 2 * width}, x.options());
     const auto [current, previous] = halves(out, width);
     current.copy_(x);
     previous.slice(1, 0, 1).zero_();
     previous.slice(1, 1).copy_(x.slice(1, 0, -1));
+    if (starts) previous.index_fill_(1, *starts, 0);
     return out;
   }
 
-  static std::vector<Tensor> backward(Context*, const std::vector<Tensor>& grads) {
-    const auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+  static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
+    const auto starts = ctx->saved_data["starts"].toOptional<Tensor>();
+    auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+    if (starts) previous = previous.index_fill(1, *starts, 0);
     const Tensor grad = current.clone(torch::MemoryFormat::Contiguous);
     grad.slice(1, 0, -1).add_(previous.slice(1, 1));
-    return {grad};
+    return {grad, Tensor()};
   }
 
  private:
@@ -81,6 +86,15 @@ class LinearParts : public torch::autograd::Function<LinearParts> {
 
 Starts::Starts(std::span<State* const> of_each_row) {
   for (const State* state : of_each_row) positions_.push_back(state->position);
+}
+
+Tensor Starts::of_tokens(int64_t time) const {
+  if (packing_) return packing_.positions(time).unsqueeze(0);
+  return torch::tensor(positions_, torch::kInt64).unsqueeze(1) + torch::arange(time);
+}
+
+int64_t Starts::last(int64_t time) const {
+  return *std::max_element(positions_.begin(), positions_.end()) + packing_.longest(time) - 1;
 }
 
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
@@ -138,9 +152,9 @@ void check_heads(const HeadsConfig& config) {
   }
 }
 
-Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
+Tensor shift_tokens(const HeadsConfig& config, const Tensor& x, const Packing& packing) {
   if (!config.token_shift) return x;
-  return Shift::apply(x);
+  return Shift::apply(x, packing ? std::optional(packing.starts()) : std::nullopt);
 }
 
 Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state) {
@@ -207,15 +221,14 @@ Tensor rotate_token(const Tensor& x, const std::vector<int64_t>& positions) {
 }  // namespace
 
 Tensor apply_rope(const Tensor& x, const Starts& start) {
-  const int64_t time = x.size(1), width = x.size(3);
-  if (time == 1 && x.scalar_type() != torch::kBFloat16) {
+  const int64_t width = x.size(3);
+  if (x.size(1) == 1 && x.scalar_type() != torch::kBFloat16) {
     return rotate_token(x, start.positions());
   }
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
   const Tensor frequency =
       torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
-  const Tensor first = torch::tensor(start.positions(), options).unsqueeze(1);
-  const Tensor position = first + torch::arange(time, options);  // [1 or B,T]
+  const Tensor position = start.of_tokens(x.size(1)).to(options);
   const Tensor angle = position.unsqueeze(2) * frequency;
   const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(2);  // [1 or B,T,1,D/2]
   const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(2);

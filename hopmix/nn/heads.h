@@ -30,11 +30,21 @@ class Starts {
  public:
   Starts(int64_t of_all) : positions_{of_all} {}         // NOLINT(google-explicit-constructor)
   explicit Starts(std::span<State* const> of_each_row);  // the next of each sequence
+  // 0, of every sequence that is packed in a row too.
+  Starts(const Packing& packing)  // NOLINT(google-explicit-constructor)
+      : positions_{0}, packing_(packing) {}
 
   const std::vector<int64_t>& positions() const { return positions_; }  // one, or one a row
 
+  bool shared() const { return positions_.size() == 1 && !packing_; }  // by all rows
+
+  /// The positions of all tokens of rows of `time`, int64 [1 or B,time], and the largest of them.
+  Tensor of_tokens(int64_t time) const;
+  int64_t last(int64_t time) const;
+
  private:
   std::vector<int64_t> positions_;
+  Packing packing_;
 };
 
 /// Reads `heads`, `token_shift` and `rope`, each defaulting to the model's.
@@ -60,8 +70,8 @@ std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
 void check_heads(const HeadsConfig& config);
 
 /// What the projections of a mixer see: x [B,T,width] -> concat(x_i, x_{i-1}) [B,T,2 width] (x_{-1}
-/// = 0), or x itself without token shift.
-Tensor shift_tokens(const HeadsConfig& config, const Tensor& x);
+/// = 0 before the first token of a sequence), or x itself without token shift.
+Tensor shift_tokens(const HeadsConfig& config, const Tensor& x, const Packing& packing = {});
 
 /// The same for the next tokens of a stream; keeps the last in state["last"] for those to come.
 Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state);

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "hopmix/nn/packing.h"
+
 namespace hopmix::nn {
 
 using torch::Tensor;
@@ -33,7 +35,8 @@ struct SharedCache {
 /// Travels through the layers of one forward pass or one step.
 struct Context {
   std::map<std::string, SharedCache> mem;
-  Tensor rows;  // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
+  Packing packing;  // of a forward pass: the sequences of a row
+  Tensor rows;      // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
 
   /// y [B,T,...], or [n,...] of it where only `rows` are wanted.
   Tensor wanted(const Tensor& y) const {
@@ -58,7 +61,8 @@ void make_own(Tensor& tensor);
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
-  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only.
+  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only, and with
+  /// `context.packing` on those of its own sequence, as if it were alone.
   virtual Tensor forward(const Tensor& x, Context& context) = 0;
 
   /// The state before the first token, of `batch` sequences.

@@ -101,12 +101,10 @@ Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
   if (!positions_.defined()) return x;
-  const std::vector<int64_t>& first = starts.positions();
   const int64_t time = tokens.size(1);
-  check_position(*std::max_element(first.begin(), first.end()) + time - 1);
-  if (first.size() == 1) return x + positions_.narrow(0, first[0], time);
-  const Tensor place = torch::tensor(first, torch::kInt64).unsqueeze(1) + torch::arange(time);
-  return x + torch::embedding(positions_, place.to(positions_.device()));
+  check_position(starts.last(time));
+  if (starts.shared()) return x + positions_.narrow(0, starts.positions()[0], time);
+  return x + torch::embedding(positions_, starts.of_tokens(time).to(positions_.device()));
 }
 
 void LanguageModel::check_position(int64_t position) const {
@@ -122,19 +120,32 @@ void LanguageModel::check_length(int64_t tokens) const {
   for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_length(tokens);
 }
 
-Tensor LanguageModel::forward(const Tensor& tokens) {
+namespace {
+
+Context context_of(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
   Context context;
-  std::vector<Tensor> after = {embed(tokens, 0)};
+  if (cu_seqlens) context.packing = Packing(*cu_seqlens, tokens);
+  return context;
+}
+
+}  // namespace
+
+Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
+  Context context = context_of(tokens, cu_seqlens);
+  std::vector<Tensor> after = {embed(tokens, context.packing)};
   for (const std::shared_ptr<Block>& block : blocks_) {
     after.push_back(block->forward(after.back(), context));
   }
   return head(after);
 }
 
-Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
-  if (config_.task.readouts > 1) return forward(tokens).flatten(0, 2).index_select(0, rows);
-  Context context;
-  Tensor x = embed(tokens, 0);
+Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
+                                 const std::optional<Tensor>& cu_seqlens) {
+  if (config_.task.readouts > 1) {
+    return forward(tokens, cu_seqlens).flatten(0, 2).index_select(0, rows);
+  }
+  Context context = context_of(tokens, cu_seqlens);
+  Tensor x = embed(tokens, context.packing);
   for (const std::shared_ptr<Block>& block : blocks_) {
     if (block == blocks_.back()) context.rows = rows;
     x = block->forward(x, context);

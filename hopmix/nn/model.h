@@ -74,12 +74,16 @@ class LanguageModel : public torch::nn::Module {
   LanguageModel(const ModelConfig& config, const std::vector<std::shared_ptr<Mixer>>& mixers);
 
   /// tokens [B,T] int64 (or [B,T,1 + fields]) -> logits [B,T,vocabulary], or
-  /// [B,T,readouts,vocabulary] with several. Throws Error when T exceeds a learned position table.
-  Tensor forward(const Tensor& tokens);
+  /// [B,T,readouts,vocabulary] with several. With cu_seqlens (int64 [N+1], rising from 0 to T) B is
+  /// 1 and the N packed sequences [cu_seqlens[n], cu_seqlens[n+1]) do not see each other: each
+  /// begins at position 0, as if it were alone. Throws Error when a sequence exceeds a learned
+  /// position table.
+  Tensor forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens = {});
   /// The same at `rows` (int64 [n], places of the flattened logits) -> [n,vocabulary]. Mixers see
   /// every token; with one readout, what comes after the last of them, which no other token reads,
   /// is computed at these alone.
-  Tensor forward_at(const Tensor& tokens, const Tensor& rows);
+  Tensor forward_at(const Tensor& tokens, const Tensor& rows,
+                    const std::optional<Tensor>& cu_seqlens = {});
 
   ModelState initial_state(int64_t batch) const;
   /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].

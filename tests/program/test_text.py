@@ -104,6 +104,44 @@ def test_subwords():
     )
 
 
+def test_packed_documents():
+    """Trained, resumed, evaluated on another length, and its config read back, separator and all."""
+    settings = ("--set", "task.documents=separated", "--set", 'task.separator=".\\n"')
+    train("run", *settings, config="text.toml")
+    written = metrics("run")[-1]["eval"]
+    assert 0 < written["asked"] < 2 * 8 * 24, "the last byte of a document asks for nothing"
+    assert written["bits_per_byte"] == pytest.approx(written["loss"] / math.log(2))
+    assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
+    assert json.loads(succeed("eval", "run", "--json", "--set", "task.length=60"))["asked"] > 2 * 8 * 24
+    train("again", *settings, config="text.toml")
+    assert metrics("again") == metrics("run")
+    train("plain", config="text.toml")
+    assert metrics("plain") != metrics("run")
+    message = refuse("train", "text.toml", "--set", "task.documents=separated", "--set", "task.separator=never said")
+    assert message == (
+        "task.separator = 'never said': must stand between documents, but nowhere does in the text to train on"
+    )
+    message = refuse("train", "text.toml", "--set", "task.seperator=x")
+    assert message == "unknown key 'task.seperator'; did you mean 'separator'?"
+
+
+def test_generate_ends_with_the_document():
+    """A model that has learnt one short line says it, its end, and no more."""
+    line = "the king says no\n"
+    Path("train.txt").write_text(prose(60, 1) + line * 300)
+    Path("valid.txt").write_text(line * 20)
+    train(
+        "run",
+        *subwords("--end-of-document"),
+        *("--set", "task.documents=separated", "--set", 'task.separator="\\n"'),
+        *("--set", "train.lr=2e-2", "--set", "train.steps=120", "--set", "train.warmup=10"),
+        config="text.toml",
+    )
+    made = json.loads(succeed("generate", "run", "--prompt", "the king", "--greedy", "--json"))
+    assert made["text"] == line.removeprefix("the king")
+    assert made["stopped"] and made["tokens"] < 20
+
+
 def test_a_text_that_is_not_there():
     message = refuse("train", "text.toml", "--set", "task.path=none.txt")
     assert message == "task.path = 'none.txt': must be a file or a folder of text; there is none"

@@ -27,8 +27,10 @@ Chacal::Chacal(const ChacalConfig& config) : config_(config), past_("dense") {
 }
 
 Tensor Chacal::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
+  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma, {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 

@@ -32,7 +32,7 @@ class DiagonalSsm : public Mixer {
   std::pair<Tensor, Tensor> rates() const;
 
   /// u [B,T,E] -> C . h of every token.
-  Tensor convolve(const Tensor& u) const;
+  Tensor convolve(const Tensor& u, const Packing& packing = {}) const;
 
   HeadsConfig shift() const { return {config_.width, 1, config_.token_shift}; }
 

@@ -20,7 +20,7 @@ struct FullAttentionConfig : HeadsConfig {
 
 /// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by PyTorch's
 /// scaled_dot_product_attention, or by attention_topk where a reader of the publication wants the
-/// selection.
+/// selection, or sequences are packed.
 class FullAttention : public Mixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);

@@ -37,7 +37,8 @@ class Gla : public Mixer {
 
  private:
   /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state` if there is one.
-  Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state);
+  Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state,
+             const std::optional<Tensor>& cu_seqlens = {});
   MatrixState matrix() const;
 
   GlaConfig config_;

@@ -76,25 +76,29 @@ Glr::Projections Glr::Projections::row(size_t b) const {
 
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
 
-Tensor Glr::solve(const Projections& p) {
+Tensor Glr::solve(const Projections& p, const Packing& packing) {
   const int64_t time = p.q.size(1);
-  if (shared() && past_.spec() == "dense" && time >= kWorthBlocks) {
-    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
+  const auto& cu = packing.cu_seqlens();
+  if (shared() && past_.spec() == "dense" && packing.longest(time) >= kWorthBlocks) {
+    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self, {}, cu);
   }
-  const ops::PatternArg rows = rows_.at(time);
+  const ops::PatternArg rows = rows_.at(time, packing);
   if (normalized()) {
-    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
+    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read(), cu);
   }
-  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
+  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows, {}, cu);
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
-  const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
+  const Tensor direct =
+      ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true, {}, cu);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows, {}, cu);
 }
 
 Tensor Glr::forward(const Tensor& x, Context& context) {
-  const Tensor y = solve(project(shift_tokens(config_, x), 0));
+  const Packing& packing = context.packing;
+  const Tensor input = shift_tokens(config_, x, packing);
+  const Tensor y = solve(project(input, packing), packing);
   return out_(context.wanted((normalized() ? normalize(y) : y).flatten(2)));
 }
 

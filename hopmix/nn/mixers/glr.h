@@ -53,7 +53,8 @@ class Glr : public Mixer {
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
   bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
   Cached cached() const;
-  Tensor solve(const Projections& p);  // [B,T,H,D] of the whole sequence, before norm and map
+  /// [B,T,H,D] of whole sequences, before norm and map.
+  Tensor solve(const Projections& p, const Packing& packing = {});
   Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
   // Softmax attention to what is kept under these names, [B,H,D]; then to `own`.

@@ -30,7 +30,7 @@ class LinearAttention : public Mixer {
  private:
   Tensor features(const Tensor& x) const;
   /// input [B,T,*] -> [B,T,width]; advances `state` [B,H,D,*] if there is one.
-  Tensor mix(const Tensor& input, Tensor* state);
+  Tensor mix(const Tensor& input, Tensor* state, const std::optional<Tensor>& cu_seqlens = {});
   MatrixState matrix() const;
 
   LinearAttentionConfig config_;

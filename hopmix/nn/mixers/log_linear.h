@@ -22,7 +22,7 @@ class LogLinearMamba2 : public Mamba2 {
 
  protected:
   Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-               State* state) override;
+               State* state, const std::optional<Tensor>& cu_seqlens) override;
 
  private:
   std::shared_ptr<LevelFactors> factors_;
@@ -41,7 +41,7 @@ class LogLinearGatedDeltaNet : public DeltaNet {
 
  protected:
   Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-               const Tensor& beta, State* state) override;
+               const Tensor& beta, State* state, const std::optional<Tensor>& cu_seqlens) override;
 
  private:
   std::shared_ptr<LevelFactors> factors_;

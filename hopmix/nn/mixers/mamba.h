@@ -32,7 +32,8 @@ class Mamba : public Mixer {
 
  private:
   /// u [B,T,E] after the convolution -> (y [B,T,E], state [B,E,S]), from a state or from none.
-  std::tuple<Tensor, Tensor> scan(const Tensor& u, const std::optional<Tensor>& state);
+  std::tuple<Tensor, Tensor> scan(const Tensor& u, const std::optional<Tensor>& state,
+                                  const std::optional<Tensor>& cu_seqlens = {});
 
   MambaConfig config_;
   torch::nn::Linear in_{nullptr}, inputs_{nullptr}, step_{nullptr}, out_{nullptr};

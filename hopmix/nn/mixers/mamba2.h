@@ -42,14 +42,14 @@ class Mamba2 : public Mixer {
   MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
 
   /// S_t = e^{g_t} S_{t-1} + k_t v_t^T -> q_t S_t [B,T,heads,head_width], of the layer's input u
-  /// [B,T,width]; goes on from `state`, and advances it, if there is
-  /// one.
+  /// [B,T,width]; goes on from `state`, and advances it, if there is one.
   virtual Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& g, State* state);
+                       const Tensor& g, State* state, const std::optional<Tensor>& cu_seqlens);
 
  private:
   /// The layer's input, z [B,T,inner], convolved x, B, C [B,T,*], dt [B,T,heads] -> [B,T,inner].
-  Tensor mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt, State* state);
+  Tensor mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt, State* state,
+             const std::optional<Tensor>& cu_seqlens = {});
   /// Of z, of x, B and C together, of dt.
   std::vector<int64_t> widths() const;
 

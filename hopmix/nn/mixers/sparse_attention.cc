@@ -13,9 +13,11 @@ SparseAttention::SparseAttention(const SparseAttentionConfig& config)
 }
 
 Tensor SparseAttention::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  const Tensor y =
-      ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
+  const Tensor y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1), packing),
+                                         /*include_self=*/true, {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 
