@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include "hopmix/kernels/exp-inl.h"
 #include "hopmix/kernels/row_ops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,15 +37,15 @@ class Decays {
   HWY_INLINE Vec<A> from(int64_t c) const {
     const Tag<A> d;
     if (!s_.high) return hn::Set(d, A{1});
-    return exponential<A>(hn::Add(hn::Sub(high_, hn::LoadU(d, s_.high + c)),
-                                  hn::Sub(low_, hn::LoadU(d, s_.low + c))));
+    return exp_of(hn::Add(hn::Sub(high_, hn::LoadU(d, s_.high + c)),
+                          hn::Sub(low_, hn::LoadU(d, s_.low + c))));
   }
   /// e^(G_c - G_row).
   HWY_INLINE Vec<A> to(int64_t c) const {
     const Tag<A> d;
     if (!s_.high) return hn::Set(d, A{1});
-    return exponential<A>(hn::Add(hn::Sub(hn::LoadU(d, s_.high + c), high_),
-                                  hn::Sub(hn::LoadU(d, s_.low + c), low_)));
+    return exp_of(hn::Add(hn::Sub(hn::LoadU(d, s_.high + c), high_),
+                          hn::Sub(hn::LoadU(d, s_.low + c), low_)));
   }
 
  private:

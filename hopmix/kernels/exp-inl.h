@@ -1,5 +1,5 @@
-// e^x of vectors, for recurrences whose decays and gates are computed as they are read. Included
-// once for each instruction set.
+// e^x of vectors: softmax, and decays and gates that are computed as they are read. Included once
+// for each instruction set.
 #if defined(HOPMIX_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HOPMIX_KERNELS_EXP_INL_H_
 #undef HOPMIX_KERNELS_EXP_INL_H_
@@ -9,10 +9,18 @@
 
 #include <limits>
 
-#include "hopmix/kernels/row_ops-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hopmix::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename A>
+using Tag = hn::ScalableTag<A>;
+template <typename A>
+using Vec = hn::Vec<Tag<A>>;
 
 /// e^x to a unit or two in the last place; 0 below the normal numbers, infinity above the largest.
 /// NaN stays NaN, which hn::Exp hides, and in float this is quicker.

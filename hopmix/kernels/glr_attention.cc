@@ -11,6 +11,7 @@
 #include "hopmix/kernels/row_blocks.h"
 #include "hopmix/kernels/row_loops.h"
 #include "hopmix/kernels/shared_gradient.h"
+#include "hopmix/kernels/slot_rows.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -24,14 +25,12 @@ int64_t entries(const GlrAttentionInputs<T>& in) {
 template <typename T>
 struct Head {
   Rows rows;
-  HeadOf<const T> k;
   StagedRows<T> q, v, grad_y;
   StagedScalars<T> gate, d, d_self;
 
   Head(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t block,
        const T* gradient = nullptr)
       : rows(in.rows.of(s, head)),
-        k(in.k, in.sequences, s, in.kv_heads, kv(in, head), in.key_width),
         q({in.q, in.sequences, s, in.heads, head, in.key_width}, block),
         v({in.v, in.sequences, s, in.kv_heads, kv(in, head), in.value_width}, block),
         grad_y({gradient, in.sequences, s, in.heads, head, in.value_width}, block),
@@ -65,41 +64,37 @@ struct PartReads {
 };
 
 // What the members of a team share: the slots, and the reads of each block in work.
-template <typename A>
+template <typename T>
 struct Scratch {
+  using A = Accumulator<T>;
+
   Crews crews;
   BlockPlan plan;
   Slots slots;
-  int64_t key_width, value_width;                  // padded
-  PaddedRows<A> k, z;                              // by slot, of one stride
-  std::vector<std::vector<PartReads<A>>> in_work;  // by block in work: a part for each who lists it
+  int64_t key_width, value_width;  // padded
+  SlotRows<T> k;                   // these two of one stride
+  PaddedRows<A> z;                 // by slot
+  PartsInWork<PartReads<A>> in_work;
 
-  Scratch(const Rows& rows, int64_t length, int64_t keys, int64_t values, int64_t team)
-      : crews(rows, team),
-        plan(rows, length, team, /*heads=*/1, crews.apart),
-        slots(rows, length, plan.block),
-        key_width(padded(keys)),
-        value_width(padded(values)),
-        k(by_slot()),
+  Scratch(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t head, int64_t team)
+      : crews(in.rows.of(s, head), team),
+        plan(in.rows.of(s, head), s.length, team, /*heads=*/1, crews.apart),
+        slots(in.rows.of(s, head), s.length, plan.block),
+        key_width(padded(in.key_width)),
+        value_width(padded(in.value_width)),
+        k({in.k, in.sequences, s, in.kv_heads, Head<T>::kv(in, head), in.key_width}, slots,
+          stride()),
         z(by_slot()),
-        in_work(crews.in_work) {
-    for (auto& parts : in_work) parts.resize(crews.keys);
-  }
+        in_work(crews) {}
 
-  PaddedRows<A> by_slot() const { return {slots.count(), std::max(key_width, value_width)}; }
-  std::vector<PartReads<A>>& parts(int64_t block) { return in_work[block % crews.in_work]; }
-
-  // The memory of each part to the thread that took it.
-  void give_back(const Member& team) {
-    Pipeline(team, crews).run(1, {{Crew::kKeys, [&](int64_t, const Member& crew) {
-                                     for (auto& parts : in_work) parts[crew.rank()] = {};
-                                   }}});
-  }
+  int64_t stride() const { return std::max(key_width, value_width); }
+  PaddedRows<A> by_slot() const { return {slots.count(), stride()}; }
+  std::vector<PartReads<A>>& parts(int64_t block) { return in_work.of(block); }
 };
 
 template <typename T>
 GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
-                                           const Scratch<Accumulator<T>>& scratch) {
+                                           const Scratch<T>& scratch) {
   GlrAttentionBlock<Accumulator<T>> b{};
   b.first = first;
   b.v = head.v.rows(first);
@@ -111,7 +106,7 @@ GlrAttentionBlock<Accumulator<T>> block_of(const Head<T>& head, int64_t first,
 }
 
 template <typename T>
-Heads<T> heads_in_work(const Scratch<Accumulator<T>>& scratch, const GlrAttentionInputs<T>& in,
+Heads<T> heads_in_work(const Scratch<T>& scratch, const GlrAttentionInputs<T>& in,
                        const Sequence& s, int64_t head, const T* grad_y = nullptr) {
   Heads<T> all;
   for (int64_t n = 0; n < scratch.crews.in_work; ++n) {
@@ -123,14 +118,12 @@ Heads<T> heads_in_work(const Scratch<Accumulator<T>>& scratch, const GlrAttentio
 // The forward pass of one head, by all members of a team at once.
 template <typename T, typename Out>
 void forward(const GlrAttentionInputs<T>& in, Heads<T>& heads, const UnstagedRows<Out>& y,
-             Scratch<Accumulator<T>>& scratch, const Member& team) {
+             Scratch<T>& scratch, const Member& team) {
   using A = Accumulator<T>;
   const auto rows = row_loops<A>();
-  const auto enter = enter_loops<T>();
   const auto glr = glr_attention_loops<A>();
   const BlockPlan& plan = scratch.plan;
   Slots slots = scratch.slots;
-  const RowsAt<A> k = scratch.k.view();
   const auto head = [&](int64_t n) -> Head<T>& { return heads[n % scratch.crews.in_work]; };
   Pipeline(team, scratch.crews)
       .run(plan.count(), {{Crew::kKeys,
@@ -140,15 +133,16 @@ void forward(const GlrAttentionInputs<T>& in, Heads<T>& heads, const UnstagedRow
                              PartReads<A>& own = scratch.parts(n)[crew.rank()];
                              slots.forward(head(n).rows, first, last);
                              head(n).q.load(first, begin, end);
-                             enter.copy({nullptr, begin, end - begin, &slots}, head(n).k, k);
-                             own.reads.assign(head(n).rows, slots, k.stride, begin, end);
+                             scratch.k.enter({nullptr, begin, end - begin, &slots});
+                             own.reads.assign(head(n).rows, slots, scratch.stride(), begin, end);
                              own.p.resize(own.reads.size());
                            }},
                           {Crew::kKeys,
                            [&](int64_t n, const Member& crew) {
                              const PartReads<A>& own = scratch.parts(n)[crew.rank()];
-                             rows.dots(own.reads, head(n).q.rows(plan.rows(n).first), k.data,
-                                       scratch.key_width, static_cast<A>(in.scale), own.p);
+                             rows.dots(own.reads, head(n).q.rows(plan.rows(n).first),
+                                       scratch.k.data(), scratch.key_width,
+                                       static_cast<A>(in.scale), own.p);
                            }},
                           {Crew::kStates,
                            [&](int64_t n, const Member& crew) {
@@ -179,8 +173,7 @@ class Backward {
   Backward(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t kv_head, const T* y,
            const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
       : in_(in),
-        scratch_(in.rows.of(s, kv_head * (in.heads / in.kv_heads)), s.length, in.key_width,
-                 in.value_width, team),
+        scratch_(in, s, kv_head * (in.heads / in.kv_heads), team),
         dk_by_slot_(scratch_.by_slot()),
         later_(scratch_.by_slot()),
         scalars_(4, scratch_.plan.block),
@@ -204,7 +197,7 @@ class Backward {
 
   void run(const Member& team) {
     for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), team);
-    scratch_.give_back(team);
+    scratch_.in_work.give_back(team);
     slopes_[team.rank()] = {};
   }
 
@@ -230,7 +223,7 @@ class Backward {
   }
 
   const GlrAttentionInputs<T>& in_;
-  Scratch<A> scratch_;
+  Scratch<T> scratch_;
   PaddedRows<A> dk_by_slot_, later_;  // later: what the readers of a token send back to z
   std::vector<PaddedRows<A>> total_;  // by block in work, by row
   PaddedRows<A> scalars_;             // by row of the block
@@ -252,8 +245,7 @@ void Backward<T>::run(int64_t h, const Member& team) {
   const auto enter_y = enter_loops<A>();
   const auto glr = glr_attention_loops<A>();
   Slots slots = scratch_.slots;
-  const RowsAt<A> k = scratch_.k.view(), z = scratch_.z.view(), dk = dk_by_slot_.view(),
-                  later = later_.view();
+  const RowsAt<A> z = scratch_.z.view(), dk = dk_by_slot_.view(), later = later_.view();
   const int64_t key_width = scratch_.key_width, value_width = scratch_.value_width;
   const BlockPlan& plan = scratch_.plan;
   const int64_t count = plan.count();
@@ -296,22 +288,22 @@ void Backward<T>::run(int64_t h, const Member& team) {
                    {Crew::kKeys,
                     [&](int64_t n, const Member& crew) {
                       in_pieces(entering(n, crew), [&](const Entering& piece) {
-                        enter.copy(piece, in(n).k, k);
+                        scratch_.k.enter(piece);
                         enter.zero(piece, key_width, dk);
                       });
                       const auto [first, last] = span(n);
                       const auto [begin, end] = crew.share(first, last);
                       PartReads<A>& own = scratch_.parts(n)[crew.rank()];
                       in(n).q.load(first, begin, end);
-                      own.reads.assign(in(n).rows, slots, k.stride, begin, end);
+                      own.reads.assign(in(n).rows, slots, scratch_.stride(), begin, end);
                       own.p.resize(own.reads.size());
                     },
                     /*alongside=*/true},
                    {Crew::kKeys,
                     [&](int64_t n, const Member& crew) {
                       const PartReads<A>& own = scratch_.parts(n)[crew.rank()];
-                      rows.dots(own.reads, in(n).q.rows(span(n).first), k.data, key_width,
-                                static_cast<A>(in_.scale), own.p);
+                      rows.dots(own.reads, in(n).q.rows(span(n).first), scratch_.k.data(),
+                                key_width, static_cast<A>(in_.scale), own.p);
                     }},
                    {Crew::kStates,
                     [&](int64_t n, const Member& crew) {
@@ -341,7 +333,8 @@ void Backward<T>::run(int64_t h, const Member& team) {
                       const auto& parts = scratch_.parts(n);
                       if (head.dq) {
                         const PartReads<A>& own = parts[crew.rank()];
-                        rows.gather(own.reads, own.p, k.data, head.dq.rows(first), 0, key_width);
+                        rows.gather(own.reads, own.p, scratch_.k.data(), head.dq.rows(first), 0,
+                                    key_width);
                         head.dq.store(first, own.reads.begin(), own.reads.end(), 0, key_width);
                       }
                       if (!dk_) return;
@@ -384,7 +377,7 @@ void Backward<T>::slopes(const QueryHead& head, const GlrAttentionBlock<A>& b, c
 template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
   struct Task {
-    Scratch<Accumulator<T>> scratch;
+    Scratch<T> scratch;
     Heads<T> heads;
     UnstagedRows<T> y;
   };
@@ -393,8 +386,7 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       [&](int64_t task, int64_t team) {
         const Sequence& s = in.sequences.list[task / in.heads];
         const int64_t head = task % in.heads;
-        Scratch<Accumulator<T>> scratch(in.rows.of(s, head), s.length, in.key_width, in.value_width,
-                                        team);
+        Scratch<T> scratch(in, s, head, team);
         const int64_t block = scratch.plan.block;
         Heads<T> heads = heads_in_work(scratch, in, s, head);
         return Task{std::move(scratch), std::move(heads),
@@ -402,7 +394,7 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       },
       [&](int64_t, Task& task, const Member& member) {
         forward(in, task.heads, task.y, task.scratch, member);
-        task.scratch.give_back(member);
+        task.scratch.in_work.give_back(member);
       });
 }
 

@@ -17,16 +17,16 @@ void solve(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& slots, int64
            int64_t to) {
   const Tag<A> d;
   for (int64_t i = r.reads.begin(); i < r.reads.end(); ++i) {
-    const int64_t n = r.reads.count(i);
-    const A* x = b.x[slots.of(i)];
+    const A *x = b.x[slots.of(i)], *direct = b.direct[i];
     A *y = b.y[slots.of(i)], *out = b.out[i];
     const auto own = hn::Set(d, b.alpha_diag[i - b.first]);
-    gather_two_reads(r.alpha.at(r.reads, i), b.x.data, r.beta.at(r.reads, i), b.y.data,
-                     r.reads.at(i), n, from, to, [&](int64_t c, Vec<A> sum) HWY_ATTR {
-                       const auto all = hn::MulAdd(own, hn::Load(d, x + c), sum);
-                       hn::Store(all, d, y + c);
-                       hn::StoreU(all, d, out + c);
-                     });
+    gather_reads(r.beta.at(r.reads, i), b.y.data, r.reads.at(i), r.reads.count(i), from, to,
+                 [&](int64_t c, Vec<A> sum) HWY_ATTR {
+                   const auto inputs = hn::MulAdd(own, hn::Load(d, x + c), hn::Load(d, direct + c));
+                   const auto all = hn::Add(inputs, sum);
+                   hn::Store(all, d, y + c);
+                   hn::StoreU(all, d, out + c);
+                 });
   }
 }
 
@@ -34,24 +34,31 @@ template <typename A>
 void solve_transposed(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& slots, int64_t from,
                       int64_t to) {
   const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
   for (int64_t i = r.reads.end() - 1; i >= r.reads.begin(); --i) {
-    const int64_t n = r.reads.count(i), slot = slots.of(i);
-    const A *g = b.grad_y[i], *later = b.later[slot];
+    const A *g = b.grad_y[i], *later = b.later[slots.of(i)];
     A* lambda = b.lambda[i];
-    scatter_reads(r.beta.at(r.reads, i), b.later.data, r.reads.at(i), n, from, to,
+    scatter_reads(r.beta.at(r.reads, i), b.later.data, r.reads.at(i), r.reads.count(i), from, to,
                   [&](int64_t c) HWY_ATTR {
                     const auto all = hn::Add(hn::LoadU(d, g + c), hn::Load(d, later + c));
                     hn::Store(all, d, lambda + c);
                     return all;
                   });
-    if (!b.want_dx) continue;
-    A* dx = b.dx[slot];
+  }
+}
+
+template <typename A>
+void input_gradients(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& slots, int64_t from,
+                     int64_t to) {
+  const Tag<A> d;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t i = r.reads.end() - 1; i >= r.reads.begin(); --i) {
+    const A* lambda = b.lambda[i];
+    A* dx = b.dx[slots.of(i)];
     const auto own = hn::Set(d, b.alpha_diag[i - b.first]);
     for (int64_t c = from; c < to; c += lanes) {
       hn::Store(hn::MulAdd(own, hn::Load(d, lambda + c), hn::Load(d, dx + c)), d, dx + c);
     }
-    scatter_reads(r.alpha.at(r.reads, i), b.dx.data, r.reads.at(i), n, from, to,
+    scatter_reads(r.alpha.at(r.reads, i), b.dx.data, r.reads.at(i), r.reads.count(i), from, to,
                   [&](int64_t c) HWY_ATTR { return hn::Load(d, lambda + c); });
   }
 }
@@ -66,7 +73,7 @@ void diagonal_gradients(const GlrBlock<A>& b, const Slots& slots, int64_t begin,
 
 template <typename A>
 GlrLoops<A> loops() {
-  return {solve<A>, solve_transposed<A>, diagonal_gradients<A>};
+  return {solve<A>, solve_transposed<A>, input_gradients<A>, diagonal_gradients<A>};
 }
 GlrLoops<float> loops_float() { return loops<float>(); }
 GlrLoops<double> loops_double() { return loops<double>(); }

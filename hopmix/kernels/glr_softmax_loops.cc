@@ -30,7 +30,7 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
       const auto score = hn::Load(d, direct + c);
       const auto d_read = gather_slots(b.d, slots + c);
       const auto g_read = b.gate_on_read ? gather_slots(b.g, slots + c) : gate;
-      // Only now: behind the end of a row are slots of other tokens, which may be NaN.
+      // Only now: behind the end of a row may be anything.
       const auto x = first_reads<A>(hn::Add(score, d_read), c, n, kNone<A>);
       const auto y = first_reads<A>(hn::Add(score, g_read), c, n, kNone<A>);
       hn::Store(x, d, direct + c);
@@ -42,13 +42,13 @@ void weigh(const JointBlock<A>& b, const JointReads<A>& r) {
     const auto shift = hn::Set(d, largest);
     auto sum = hn::Zero(d);
     for (int64_t c = 0; c < end; c += lanes) {
-      const auto x = exponential<A>(hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
-      const auto y = exponential<A>(hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
+      const auto x = exp_of(hn::Sub(load_reads(direct, c, n, kNone<A>), shift));
+      const auto y = exp_of(hn::Sub(load_reads(recurrent, c, n, kNone<A>), shift));
       hn::Store(x, d, direct + c);
       hn::Store(y, d, recurrent + c);
       sum = hn::Add(sum, hn::Add(x, y));
     }
-    const A self = hn::GetLane(exponential<A>(hn::Set(d, own - largest)));
+    const A self = hn::GetLane(exp_of(hn::Set(d, own - largest)));
     const A total = self + hn::GetLane(hn::SumOfLanes(d, sum));
     const A inverse = total == 0 ? 0 : 1 / total;
     b.self[i - b.first] = self * inverse;

@@ -23,7 +23,8 @@ struct JointBlock {
   const A* d;           // by slot
   bool gate_on_read = false;
   A* self;                    // by row: weight of x_i
-  RowsAt<A> v, y;             // by slot
+  RowsAt<const A> v;          // by slot
+  RowsAt<A> y;                // by slot
   BlockRows<A> out;           // by row: written by solve(), the same as y
   BlockRows<const A> grad_y;  // by row
   RowsAt<A> later, dv;        // by slot: what readers send back to y and v

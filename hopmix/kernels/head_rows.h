@@ -36,6 +36,15 @@ struct HeadOf {
   static constexpr bool kSameType =
       std::is_same_v<std::remove_const_t<T>, Accumulator<std::remove_const_t<T>>>;
   bool direct() const { return kSameType && width % kPad == 0; }
+
+  /// The rows as a matrix that aligned vectors may read in place, if they lie like one; else null.
+  const Accumulator<std::remove_const_t<T>>* matrix() const {
+    if constexpr (kSameType) {
+      const bool aligned = reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0;
+      if (direct() && stride == width && aligned) return data;
+    }
+    return nullptr;
+  }
 };
 
 /// to = row `from` of `width` numbers, padded with zeros.

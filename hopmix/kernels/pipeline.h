@@ -37,7 +37,7 @@ struct Crews {
                 : team == 2 ? 3
                             : kMostStages) {}
 
-  static constexpr int64_t kMostStages = 6;
+  static constexpr int64_t kMostStages = 7;
 };
 
 class Pipeline {
@@ -52,7 +52,7 @@ class Pipeline {
     }
   }
 
-  /// Blocks 0 ... count - 1 through all stages, kMostStages at most.
+  /// Blocks 0 ... count - 1 through all stages: kMostStages at most, not counting those alongside.
   void run(int64_t count, const std::vector<Stage>& stages) const {
     if (crews_.apart) return run_apart(count, stages);
     for (int64_t block = 0; block < count; ++block) {
@@ -85,6 +85,28 @@ class Pipeline {
   const Crews& crews_;
   Crew crew_ = Crew::kKeys;
   Member own_;
+};
+
+/// What the first crew makes of each block in work, a part by each member of it.
+template <typename Part>
+class PartsInWork {
+ public:
+  explicit PartsInWork(const Crews& crews) : crews_(crews), parts_(crews.in_work) {
+    for (auto& parts : parts_) parts.resize(crews.keys);
+  }
+
+  std::vector<Part>& of(int64_t block) { return parts_[block % crews_.in_work]; }
+
+  /// The memory of each part to the thread that took it.
+  void give_back(const Member& team) {
+    Pipeline(team, crews_).run(1, {{Crew::kKeys, [&](int64_t, const Member& crew) {
+                                      for (auto& parts : parts_) parts[crew.rank()] = {};
+                                    }}});
+  }
+
+ private:
+  Crews crews_;
+  std::vector<std::vector<Part>> parts_;
 };
 
 /// visit(part) for those parts of a block that are this member's: a member of the first crew made

@@ -30,6 +30,10 @@ void Reads::assign(const Rows& rows, const Slots& slots, int64_t stride, int64_t
       for (int64_t r = 0; r < listed; ++r) slot[r] = table[from[r]];
     }
     if (self) slot[listed] = slots.of(begin + i);
+    // Behind the end, where whole vectors are loaded, a slot that is read anyway.
+    if (count_of_[i] > 0) {
+      std::fill(slot + count_of_[i], slot_of_.data() + first_of_[i + 1], slot[count_of_[i] - 1]);
+    }
     for (int64_t r = 0; r < count_of_[i]; ++r) to[r] = slot[r] * stride;
   }
   counts_ = count_of_.data();

@@ -20,7 +20,7 @@ class ReadsView {
   int64_t first(int64_t i) const { return firsts_[i - base_]; }
   /// The first element of each slot that is read: slot * stride.
   const int64_t* at(int64_t i) const { return at_ + first(i); }
-  /// The slots themselves, for what is one number a slot.
+  /// The slots themselves, for what is one number a slot; up to the next multiple of kPad the last.
   const int32_t* slots(int64_t i) const { return slots_ + first(i); }
 
   /// Rows [begin, end) of them.

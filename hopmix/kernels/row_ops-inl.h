@@ -12,19 +12,12 @@
 #include <type_traits>
 
 #include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/exp-inl.h"
 #include "hopmix/kernels/padded.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hopmix::kernels::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-template <typename A>
-using Tag = hn::ScalableTag<A>;
-template <typename A>
-using Vec = hn::Vec<Tag<A>>;
 
 /// Vectors of one row that are summed at once: four sums of each must fit in the registers.
 inline constexpr int64_t kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
@@ -197,12 +190,6 @@ HWY_INLINE Vec<A> load_reads(const A* HWY_RESTRICT p, int64_t r, int64_t n, A ot
   return first_reads<A>(hn::Load(Tag<A>(), p + r), r, n, other);
 }
 
-/// e^x. NaN stays NaN: hn::Exp makes it 0, which would hide it.
-template <typename A>
-HWY_INLINE Vec<A> exponential(Vec<A> x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<A>(), x));
-}
-
 /// base[slots[r]] for the lanes at r; every one of `slots` must be an index of base.
 HWY_INLINE Vec<float> gather_slots(const float* HWY_RESTRICT base,
                                    const int32_t* HWY_RESTRICT slots) {
@@ -229,7 +216,7 @@ HWY_INLINE void softmax(A* HWY_RESTRICT p, int64_t n) {
   largest = hn::MaxOfLanes(d, largest);
   auto sum = hn::Zero(d);
   for (int64_t r = 0; r < end; r += lanes) {
-    const auto e = exponential<A>(hn::Sub(load_reads(p, r, n, kNone), largest));
+    const auto e = exp_of(hn::Sub(load_reads(p, r, n, kNone), largest));
     hn::Store(e, d, p + r);
     sum = hn::Add(sum, e);
   }

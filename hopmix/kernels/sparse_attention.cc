@@ -1,12 +1,15 @@
 #include "hopmix/kernels/sparse_attention.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
+#include "hopmix/kernels/pipeline.h"
 #include "hopmix/kernels/row_blocks.h"
 #include "hopmix/kernels/row_loops.h"
+#include "hopmix/kernels/slot_rows.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -28,18 +31,16 @@ void write(const UnstagedRows<T>& out, const PaddedRows<Accumulator<T>>& by_slot
   out.store(first, first, last, from, to);
 }
 
-// The reads of one member's rows, of each query head or alike for all, and numbers for each of
-// them.
+// The reads of some rows of a block, of each query head or alike for all, and a number for each of
+// them: its weight, later the gradient of its logit.
 template <typename A>
-struct MemberReads {
+struct PartReads {
   std::vector<Reads> reads;
-  std::vector<PerRead<A>> p, u, ds;  // of each query head
+  std::vector<PerRead<A>> p;  // of each query head
 };
 
 // Some query heads of one key/value head. Each step sweeps one array, and heads that read the same
-// rows of it take turns, so that these are fetched once. Nothing is sequential here: a team shares
-// a long sequence by its rows, and the backward by columns only where rows add into keys and
-// values.
+// rows of it take turns, so that these are fetched once.
 template <typename T>
 class Heads {
  public:
@@ -49,57 +50,53 @@ class Heads {
         int64_t count, T* y, const T* grad_y, const SparseAttentionGradients<T>& out, int64_t team)
       : in_(in),
         alike_(in.rows.alike(first_head, count)),
-        plan_(in.rows.of(s, first_head), s.length, team, count),
+        crews_(in.rows.of(s, first_head), team),
+        plan_(in.rows.of(s, first_head), s.length, team, count, crews_.apart),
         slots_(in.rows.of(s, first_head), s.length, plan_.block),
         key_width_(padded(in.key_width)),
         value_width_(padded(in.value_width)),
-        k_(by_slot(true)),
-        v_(by_slot(true)),
+        k_({in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, slots_, stride()),
+        v_({in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, slots_, stride()),
         dk_by_slot_(by_slot(out.k != nullptr)),
         dv_by_slot_(by_slot(out.v != nullptr)),
-        from_k_(in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width),
-        from_v_(in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width),
         dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, plan_.block),
         dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, plan_.block),
-        members_(team) {
+        staged_(std::max(crews_.in_work, team)),
+        in_work_(crews_),
+        own_(team),
+        slopes_(team) {
     for (int64_t head = first_head; head < first_head + count; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
-      heads_.push_back({in.rows.of(s, head),
-                        {at(in.q, in.key_width), plan_.block},
-                        {at(grad_y, in.value_width), plan_.block},
-                        {at(y, in.value_width), plan_.block},
-                        {at(out.q, in.key_width), plan_.block}});
-    }
-    for (MemberReads<A>& member : members_) {
-      member.reads.resize(alike_ ? 1 : count);
-      member.p.resize(count);
-      member.u.resize(count);
-      member.ds.resize(count);
+      QueryHead all{in.rows.of(s, head), {}, {}, {}, {}};
+      for (int64_t n = 0; n < staged_; ++n) {
+        all.q.emplace_back(at(in.q, in.key_width), plan_.block);
+        all.grad_y.emplace_back(at(grad_y, in.value_width), plan_.block);
+        all.y.emplace_back(at(y, in.value_width), plan_.block);
+      }
+      all.dq = {at(out.q, in.key_width), plan_.block};
+      heads_.push_back(std::move(all));
     }
   }
 
-  void forward(const Member& member);
-  void backward(const Member& member);
+  void forward(const Member& team);
+  void backward(const Member& team);
 
  private:
   struct QueryHead {
     Rows rows;
-    StagedRows<T> q, grad_y;
-    UnstagedRows<T> y, dq;
+    std::vector<StagedRows<T>> q, grad_y;  // by block in work; forward: by member
+    std::vector<UnstagedRows<T>> y;        // by member
+    UnstagedRows<T> dq;
   };
 
-  PaddedRows<A> by_slot(bool wanted) const {
-    return {wanted ? slots_.count() : 0, std::max(key_width_, value_width_)};
-  }
+  int64_t stride() const { return std::max(key_width_, value_width_); }
+  PaddedRows<A> by_slot(bool wanted) const { return {wanted ? slots_.count() : 0, stride()}; }
 
-  void enter(const Entering& entering) const {
-    enter_.copy(entering, from_k_, k_.view());
-    enter_.copy(entering, from_v_, v_.view());
-  }
-
-  const Reads& reads(const MemberReads<A>& of, size_t h) const { return of.reads[alike_ ? 0 : h]; }
+  const Reads& reads(const PartReads<A>& of, size_t h) const { return of.reads[alike_ ? 0 : h]; }
+  const StagedRows<T>& q(size_t h, int64_t n) const { return heads_[h].q[n % staged_]; }
+  const StagedRows<T>& grad_y(size_t h, int64_t n) const { return heads_[h].grad_y[n % staged_]; }
 
   // Rows that heads which read the same go through by turns: what these read stays near. No bit
   // depends on it.
@@ -110,22 +107,23 @@ class Heads {
   // The same where heads add into one row: the order of these sums must not depend on the block.
   int64_t sum_turn() const { return heads_.size() > 1 ? 1 : plan_.block; }
 
-  // Makes rows [begin, end) of a block ready: their queries, and what they read.
-  void load(MemberReads<A>& own, const Slots& slots, int64_t first, int64_t begin,
+  // Makes rows [begin, end) of a block ready, staged as n: their queries, and what they read.
+  void load(PartReads<A>& own, const Slots& slots, int64_t n, int64_t first, int64_t begin,
             int64_t end) const {
+    own.reads.resize(alike_ ? 1 : heads_.size());
+    own.p.resize(heads_.size());
     for (size_t h = 0; h < own.reads.size(); ++h) {
-      own.reads[h].assign(heads_[h].rows, slots, k_.view().stride, begin, end, in_.include_self);
+      own.reads[h].assign(heads_[h].rows, slots, stride(), begin, end, in_.include_self);
     }
     for (size_t h = 0; h < heads_.size(); ++h) {
-      heads_[h].q.load(first, begin, end);
+      q(h, n).load(first, begin, end);
       own.p[h].resize(reads(own, h).size());
     }
   }
 
-  // body(h, reads) for all rows of a member, a head after another every `turn` rows, last rows
-  // first.
+  // body(h, reads) for all rows of a part, a head after another every `turn` rows, last rows first.
   template <typename Body>
-  void each_head(const MemberReads<A>& of, int64_t turn, const Body& body) const {
+  void each_head(const PartReads<A>& of, int64_t turn, const Body& body) const {
     const int64_t first = of.reads[0].begin();
     for (int64_t end = of.reads[0].end(); end > first; end -= turn) {
       for (size_t h = 0; h < heads_.size(); ++h) {
@@ -134,118 +132,178 @@ class Heads {
     }
   }
 
-  void softmax(const MemberReads<A>& own, int64_t first) const {
+  void logits(const PartReads<A>& own, int64_t n, int64_t first) const {
     each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.dots(reads, heads_[h].q.rows(first), k_[0], key_width_, static_cast<A>(in_.scale),
+      rows_.dots(reads, q(h, n).rows(first), k_.data(), key_width_, static_cast<A>(in_.scale),
                  own.p[h]);
     });
-    for (size_t h = 0; h < heads_.size(); ++h) rows_.softmax(reads(own, h), own.p[h]);
   }
 
-  void logit_gradients(const MemberReads<A>& own, int64_t first, const A* factor) const {
-    each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.dots(reads, heads_[h].grad_y.rows(first), v_[0], value_width_, A{1}, own.u[h]);
+  void softmax(const PartReads<A>& part) const {
+    for (size_t h = 0; h < heads_.size(); ++h) rows_.softmax(reads(part, h), part.p[h]);
+  }
+
+  // p becomes the gradient of the logits; u[h] is scratch.
+  void logit_gradients(const PartReads<A>& part, int64_t n, int64_t first, const A* factor,
+                       std::vector<PerRead<A>>& u) const {
+    u.resize(heads_.size());
+    for (size_t h = 0; h < heads_.size(); ++h) u[h].resize(reads(part, h).size());
+    each_head(part, turn(), [&](size_t h, const ReadsView& reads) {
+      rows_.dots(reads, grad_y(h, n).rows(first), v_.data(), value_width_, A{1}, u[h]);
     });
     for (size_t h = 0; h < heads_.size(); ++h) {
-      std::copy_n(own.p[h].data(), reads(own, h).size(), own.ds[h].data());
-      rows_.softmax_backward(reads(own, h), own.ds[h], own.u[h], nullptr, factor);
+      rows_.softmax_backward(reads(part, h), part.p[h], u[h], nullptr, factor);
     }
   }
 
   const RowLoops<A> rows_ = row_loops<A>();
-  const EnterLoops<T> enter_ = enter_loops<T>();
   const SparseAttentionInputs<T>& in_;
   bool alike_;
+  Crews crews_;
   BlockPlan plan_;
   Slots slots_;
-  int64_t key_width_, value_width_;                // padded
-  PaddedRows<A> k_, v_, dk_by_slot_, dv_by_slot_;  // of one stride
-  HeadOf<const T> from_k_, from_v_;
+  int64_t key_width_, value_width_;  // padded
+  SlotRows<T> k_, v_;                // these and their gradients of one stride
+  PaddedRows<A> dk_by_slot_, dv_by_slot_;
   UnstagedRows<T> dk_, dv_;
   std::vector<QueryHead> heads_;
-  std::vector<MemberReads<A>> members_;
+  int64_t staged_;                               // blocks whose rows are staged
+  PartsInWork<PartReads<A>> in_work_;            // of the backward
+  std::vector<PartReads<A>> own_;                // of the forward, by member
+  std::vector<std::vector<PerRead<A>>> slopes_;  // by member and query head: grad_y_i . v_j
 };
 
 template <typename T>
-void Heads<T>::forward(const Member& member) {
+void Heads<T>::forward(const Member& team) {
   Slots slots = slots_;
-  MemberReads<A>& own = members_[member.rank()];
-  const auto [length, block] = plan_;
-  for (int64_t first = 0; first < length; first += block) {
-    const int64_t last = std::min(first + block, length);
-    const auto [begin, end] = member.share(first, last);
-    slots.forward(heads_[0].rows, first, last);
-    enter({nullptr, begin, end - begin, &slots});
-    load(own, slots, first, begin, end);
-    member.sync();
-    softmax(own, first);
+  PartReads<A>& own = own_[team.rank()];
+  // No row waits for another. Unless slots are used again, a team enters all tokens first and then
+  // has a block each: its members wait for one another once.
+  const bool ahead = crews_.apart;
+  const auto enter = [&](std::pair<int64_t, int64_t> rows) {
+    const Entering tokens{nullptr, rows.first, rows.second - rows.first, &slots};
+    k_.enter(tokens);
+    v_.enter(tokens);
+  };
+  if (ahead) {
+    enter(team.share(0, plan_.length));
+    team.sync();
+  }
+  for (int64_t n = ahead ? team.rank() : 0; n < plan_.count(); n += ahead ? team.size() : 1) {
+    const auto [first, last] = plan_.rows(n);
+    const auto [begin, end] = ahead ? std::pair(first, last) : team.share(first, last);
+    if (!ahead) {
+      slots.forward(heads_[0].rows, first, last);
+      enter({begin, end});
+    }
+    load(own, slots, team.rank(), first, begin, end);
+    if (!ahead) team.sync();
+    logits(own, team.rank(), first);
+    softmax(own);
     each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.gather(reads, own.p[h], v_[0], heads_[h].y.rows(first), 0, value_width_);
+      rows_.gather(reads, own.p[h], v_.data(), heads_[h].y[team.rank()].rows(first), 0,
+                   value_width_);
     });
-    for (const QueryHead& head : heads_) head.y.store(first, begin, end, 0, value_width_);
-    member.sync();
+    for (const QueryHead& head : heads_) {
+      head.y[team.rank()].store(first, begin, end, 0, value_width_);
+    }
+    if (!ahead) team.sync();
   }
   own = {};  // to the thread that took it
 }
 
 template <typename T>
-void Heads<T>::backward(const Member& member) {
+void Heads<T>::backward(const Member& team) {
   Slots slots = slots_;
-  MemberReads<A>& own = members_[member.rank()];
-  const auto [key_from, key_to] = member.share(0, key_width_, kPad);
-  const auto [from, to] = member.share(0, value_width_, kPad);
   const bool want_logits = dk_ || heads_[0].dq;
   const std::vector<A> factor(plan_.block, static_cast<A>(in_.scale));
-
-  const auto [length, block] = plan_;
-  for (int64_t first = (length - 1) / block * block; first >= 0; first -= block) {
-    const int64_t last = std::min(first + block, length);
-    const auto [begin, end] = member.share(first, last);
-    slots.backward(heads_[0].rows, first, last);
-    const auto [enter_from, enter_to] =
-        member.share(0, static_cast<int64_t>(slots.entered().size()));
-    const Entering entering{slots.entered().data() + enter_from, 0, enter_to - enter_from, &slots};
-    enter(entering);
-    if (dk_) enter_.zero(entering, key_width_, dk_by_slot_.view());
-    if (dv_) enter_.zero(entering, value_width_, dv_by_slot_.view());
-    load(own, slots, first, begin, end);
-    for (size_t h = 0; h < heads_.size(); ++h) {
-      heads_[h].grad_y.load(first, begin, end);
-      if (!want_logits) continue;
-      own.u[h].resize(reads(own, h).size());
-      own.ds[h].resize(reads(own, h).size());
-    }
-    member.sync();
-
-    softmax(own, first);
-    if (want_logits) logit_gradients(own, first, factor.data());
-    if (heads_[0].dq) {
-      each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
-        rows_.gather(reads, own.ds[h], k_[0], heads_[h].dq.rows(first), 0, key_width_);
-      });
-    }
-    for (const QueryHead& head : heads_) head.dq.store(first, begin, end, 0, key_width_);
-    member.sync();
-
-    for (size_t part = members_.size(); part-- > 0;) {
-      const MemberReads<A>& theirs = members_[part];
-      if (dk_) {
-        each_head(theirs, sum_turn(), [&](size_t h, const ReadsView& reads) {
-          rows_.scatter(reads, theirs.ds[h], heads_[h].q.rows(first), dk_by_slot_[0], key_from,
-                        key_to);
-        });
-      }
-      if (dv_) {
-        each_head(theirs, sum_turn(), [&](size_t h, const ReadsView& reads) {
-          rows_.scatter(reads, theirs.p[h], heads_[h].grad_y.rows(first), dv_by_slot_[0], from, to);
-        });
-      }
-    }
-    write(dk_, dk_by_slot_, slots, first, last, key_from, key_to);
-    write(dv_, dv_by_slot_, slots, first, last, from, to);
-    member.sync();
-  }
-  own = {};  // to the thread that took it
+  const int64_t count = plan_.count();
+  const auto span = [&](int64_t n) { return plan_.rows(count - 1 - n); };  // last first
+  int64_t entered = -1;
+  const auto entering = [&](int64_t n, const Member& crew) {
+    const auto [first, last] = span(n);
+    if (n != entered) slots.backward(heads_[0].rows, first, last);
+    entered = n;
+    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
+    return Entering{slots.entered().data() + from, 0, to - from, &slots};
+  };
+  Pipeline(team, crews_)
+      .run(count,
+           {{Crew::kStates,
+             [&](int64_t n, const Member& crew) {
+               in_pieces(entering(n, crew), [&](const Entering& piece) {
+                 v_.enter(piece);
+                 if (dv_) enter_loops<A>().zero(piece, value_width_, dv_by_slot_.view());
+               });
+               const auto [first, last] = span(n);
+               const auto [begin, end] = crew.share(first, last);
+               for (size_t h = 0; h < heads_.size(); ++h) grad_y(h, n).load(first, begin, end);
+             }},
+            {Crew::kKeys,
+             [&](int64_t n, const Member& crew) {
+               in_pieces(entering(n, crew), [&](const Entering& piece) {
+                 k_.enter(piece);
+                 if (dk_) enter_loops<A>().zero(piece, key_width_, dk_by_slot_.view());
+               });
+               const auto [first, last] = span(n);
+               const auto [begin, end] = crew.share(first, last);
+               load(in_work_.of(n)[crew.rank()], slots, n, first, begin, end);
+             },
+             /*alongside=*/true},
+            {Crew::kKeys,
+             [&](int64_t n, const Member& crew) {
+               logits(in_work_.of(n)[crew.rank()], n, span(n).first);
+             }},
+            {Crew::kStates,
+             [&](int64_t n, const Member& crew) {
+               for_own(in_work_.of(n), crew, [&](const PartReads<A>& part) { softmax(part); });
+             }},
+            {Crew::kStates,
+             [&](int64_t n, const Member& crew) {
+               if (!dv_) return;
+               const auto [first, last] = span(n);
+               const auto [from, to] = crew.share(0, value_width_, kPad);
+               const auto& parts = in_work_.of(n);
+               for (size_t part = parts.size(); part-- > 0;) {
+                 each_head(parts[part], sum_turn(), [&](size_t h, const ReadsView& reads) {
+                   rows_.scatter(reads, parts[part].p[h], grad_y(h, n).rows(first), dv_by_slot_[0],
+                                 from, to);
+                 });
+               }
+               write(dv_, dv_by_slot_, slots, first, last, from, to);
+             }},
+            {Crew::kStates,
+             [&](int64_t n, const Member& crew) {
+               if (!want_logits) return;
+               for_own(in_work_.of(n), crew, [&](const PartReads<A>& part) {
+                 logit_gradients(part, n, span(n).first, factor.data(), slopes_[team.rank()]);
+               });
+             }},
+            {Crew::kKeys, [&](int64_t n, const Member& crew) {
+               const auto [first, last] = span(n);
+               const auto& parts = in_work_.of(n);
+               if (heads_[0].dq) {
+                 const PartReads<A>& own = parts[crew.rank()];
+                 each_head(own, turn(), [&](size_t h, const ReadsView& reads) {
+                   rows_.gather(reads, own.p[h], k_.data(), heads_[h].dq.rows(first), 0,
+                                key_width_);
+                 });
+                 for (const QueryHead& head : heads_) {
+                   head.dq.store(first, own.reads[0].begin(), own.reads[0].end(), 0, key_width_);
+                 }
+               }
+               if (!dk_) return;
+               const auto [from, to] = crew.share(0, key_width_, kPad);
+               for (size_t part = parts.size(); part-- > 0;) {
+                 each_head(parts[part], sum_turn(), [&](size_t h, const ReadsView& reads) {
+                   rows_.scatter(reads, parts[part].p[h], q(h, n).rows(first), dk_by_slot_[0], from,
+                                 to);
+                 });
+               }
+               write(dk_, dk_by_slot_, slots, first, last, from, to);
+             }}});
+  in_work_.give_back(team);
+  slopes_[team.rank()].clear();  // to the thread that took it
 }
 
 }  // namespace

@@ -31,213 +31,279 @@ void pack_parts(const A* x, int64_t n, int64_t width, int64_t low_part, O* out) 
   }
 }
 
+// Rows [first, first + n) of x, transposed, as columns of a right factor [width, ld]. `left` is
+// scratch for these rows as a left factor.
+template <typename O, typename S>
+void pack_rows_as_columns(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* left,
+                          O* out, int64_t ld) {
+  if constexpr (std::is_same_v<O, S> && sizeof(O) == 4) {
+    if (x.cols == width && first + n <= x.rows) {
+      const S* rows = x.data + first * x.stride;
+      return kernels::transpose_words(rows, n, width, x.stride, out, ld);
+    }
+  }
+  pack_left<O>(x, first, n, width, left);
+  pack_columns<O>(left, n, width, out, ld);
+}
+
 }  // namespace
 
 template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::solve_block(int64_t first, int64_t n, const A* p, const A* sum,
-                                              const A* gate, A* w, A* mix) const {
-  A* solved = w + first * values_;
-  for (int64_t s = 0; s < n; s += kSmall) {
+void DenseBlocks<T, O, Products>::solve_block(const DenseRows<A>& rows, const A* p,
+                                              const A* sum) const {
+  for (int64_t s = 0; s < rows.n; s += kSmall) {
     const A* row = p + s * panel_;
-    A* acc = mix + (first + s) * values_;
+    A* acc = rows.mix + s * values_;
     if (s > 0) {
-      Products::multiply(kSmall, values_, s, row, panel_, solved, values_, acc, values_, true);
+      Products::multiply(kSmall, values_, s, row, panel_, rows.w, values_, acc, values_, true);
     }
-    exact_.substitute(kSmall, values_, shape_.self, row + s, panel_, sum + s, gate + first + s, acc,
-                      solved + s * values_);
+    exact_.substitute(kSmall, values_, shape_.self, row + s, panel_, sum + s, rows.gate + s, acc,
+                      rows.w + s * values_);
   }
 }
 
 template <typename T, typename O, typename Products>
 void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixView<T>& k,
-                                          const A* gate, A* w, A* mix, A* lse) {
+                                          const Visit& load, const Visit& done) {
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
-  const Buffer<O> columns(panels() * panel_ * keys_), left(panel_ * keys_), p(kBlock * panel_);
-  const Buffer<O> w_left(kMixed ? kBlock * values_ : 0);
-  const Buffer<O> right(kMixed ? rows_ * values_ : 0);  // w, rounded
-  const Buffer<A> scores(std::min(kBlock, rows_) * panel_), largest(kBlock), sum(kBlock);
-  for (int64_t i = 0; i < rows_; i += panel_) {
-    const int64_t n = std::min(panel_, rows_ - i);
-    pack_left<O>(k, i, n, keys_, left);
-    pack_columns<O>(left, n, keys_, columns + column(i, keys_), panel_);
-  }
+  const int64_t most = std::min(kBlock, rows_);
+  const Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
+  const Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
+  // Later blocks read w, rounded if products do.
+  const Buffer<O> right(kMixed ? rows_ * values_ : 0);
+  const Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
+  const Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
 
   for (int64_t first = 0; first < rows_; first += kBlock) {
     const int64_t n = std::min(kBlock, rows_ - first);
-    A* acc = mix + first * values_;
-    pack_left<O>(q, first, n, keys_, left);
+    const DenseRows<A> rows{first, n, gate, all + (kMixed ? 0 : first * values_), mix, lse};
+    std::fill_n(rows.w, n * values_, A{0});
+    std::fill_n(rows.gate, n, A{0});
+    load(rows);
+    pack_left<O>(q, first, n, keys_, q_left);
     std::fill_n(largest + 0, n, -kInfinity);
     std::fill_n(sum + 0, n, A{0});
-    std::fill_n(acc, n * values_, A{0});
+    std::fill_n(rows.mix, n * values_, A{0});
 
     for (int64_t j = 0; j < first; j += panel_) {
       const int64_t cols = std::min(panel_, first - j);
-      scores_of(n, cols, left, columns + column(j, keys_), keys_, scores);
-      mixed_.softmax({scores, n, cols, panel_, factor_}, kernels::kNoDiagonal, p, panel_, largest,
-                     sum, acc, values_);
+      pack_rows_as_columns<O>(k, j, cols, keys_, k_left + 0, columns + 0, panel_);
+      scores_of(n, cols, q_left, columns, keys_, scores);
+      O* weights;
+      const O* read;
       if constexpr (kMixed) {
-        Products::multiply(n, values_, cols, p, panel_, right + j * values_, values_, acc, values_,
-                           true);
+        weights = p;
+        read = right + j * values_;
       } else {
-        Products::multiply(n, values_, cols, p, panel_, w + j * values_, values_, acc, values_,
-                           true);
+        weights = scores;
+        read = all + j * values_;
       }
+      mixed_.softmax({scores, n, cols, panel_, factor_}, kernels::kNoDiagonal, weights, panel_,
+                     largest, sum, rows.mix, values_);
+      Products::multiply(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
     }
 
-    scores_of(n, n, left, columns + column(first, keys_), keys_, scores);
+    pack_rows_as_columns<O>(k, first, n, keys_, k_left + 0, columns + 0, panel_);
+    scores_of(n, n, q_left, columns, keys_, scores);
     exact_.softmax({scores, n, n, panel_, factor_}, shape_.self ? 1 : 0, scores, panel_, largest,
-                   sum, acc, values_);
-    solve_block(first, n, scores, sum, gate, w, mix);
+                   sum, rows.mix, values_);
+    solve_block(rows, scores, sum);
     for (int64_t i = 0; i < n; ++i) {
       const bool reads = sum[i] != 0 && first + i < shape_.length;
-      lse[first + i] = reads ? largest[i] + std::log2(sum[i]) : kInfinity;
+      lse[i] = reads ? largest[i] + std::log2(sum[i]) : kInfinity;
     }
     if constexpr (kMixed) {
-      pack_left<O>(MatrixView<A>{w, rows_, values_, values_}, first, n, values_, w_left);
+      pack_left<O>(MatrixView<A>{rows.w, n, values_, values_}, 0, n, values_, w_left);
       pack_right<O>(w_left, n, values_, right + first * values_);
     }
+    done(rows);
   }
   Products::release();
 }
 
 template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::solve_block_backward(int64_t first, int64_t n, const A* p,
-                                                       const A* gate, A* l, A* h) const {
-  for (int64_t s = n - kSmall; s >= 0; s -= kSmall) {
+void DenseBlocks<T, O, Products>::solve_block_backward(const DenseRows<A>& rows, const A* p) const {
+  for (int64_t s = rows.n - kSmall; s >= 0; s -= kSmall) {
     const A* row = p + s * panel_;
-    const int64_t later = n - s - kSmall;
-    A* acc = l + (first + s) * values_;
+    const int64_t later = rows.n - s - kSmall;
+    A* acc = rows.l + s * values_;
     if (later > 0) {
       Products::multiply(kSmall, values_, later, row + s + kSmall, panel_,
-                         h + (first + s + kSmall) * values_, values_, acc, values_, true);
+                         rows.h + (s + kSmall) * values_, values_, acc, values_, true);
     }
-    exact_.substitute_backward(kSmall, values_, shape_.self, row + s, panel_, gate + first + s, acc,
-                               h + (first + s) * values_);
+    exact_.substitute_backward(kSmall, values_, shape_.self, row + s, panel_, rows.gate + s, acc,
+                               rows.h + s * values_);
   }
 }
 
 template <typename T, typename O, typename Products>
 void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
-                                           const A* gate, const A* w, const A* mix, const A* lse,
-                                           A* l, A* h, A* dq, A* dk) {
+                                           const Visit& load, const Visit& done, A* dq) {
   const bool wanted = dq != nullptr;
-  const int64_t tile = std::min(kBlock, rows_) * panel_;
-  const MatrixView<A> h_view{h, rows_, values_, values_};
-  const Buffer<O> q_columns(panels() * panel_ * keys_), h_right(kMixed ? rows_ * values_ : 0);
-  const Buffer<O> q_right(wanted ? rows_ * keys_ : 0);
+  const int64_t most = std::min(kBlock, rows_), tile = most * panel_, matrix = most * values_;
   const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
-  const Buffer<O> h_columns(wanted ? panels() * panel_ * parts : 0);
-  const Buffer<A> dq_columns(wanted ? panels() * panel_ * keys_ : 0), delta(rows_);
-  const Buffer<O> k_left(kBlock * keys_), k_left_transposed(kBlock * keys_);
-  const Buffer<O> w_left(kBlock * parts), p(tile), ds(tile), ds_pairs(kMixed ? tile : 0);
-  const Buffer<O> left(std::max(panel_ * keys_, kBlock * parts));
+  // By row of the sequence.
+  const Buffer<A> h(rows_ * values_), lse(rows_), delta(rows_);
+  // By row of the block.
+  const Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
+  const Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
+  // Of a tile.
+  const Buffer<O> q_left(panel_ * keys_), q_columns(panel_ * keys_);
+  const Buffer<O> q_right(kMixed && wanted ? panel_ * keys_ : 0);
+  const Buffer<O> h_left(kMixed ? panel_ * parts : 0), h_right(kMixed ? panel_ * values_ : 0);
+  const Buffer<O> h_columns(wanted ? panel_ * parts : 0);
+  const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0),
+      ds_pairs(kMixed ? tile : 0);
   const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
   // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
   // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
   // differ.
-  const Buffer<A> origin(values_), near(wanted ? kBlock * values_ : 0);
+  const Buffer<A> origin(values_), near(wanted ? matrix : 0);
+
+  const auto block = [&](int64_t first) {
+    const int64_t n = std::min(kBlock, rows_ - first);
+    const DenseRows<A> rows{
+        first, n, gate, w, mix, lse + first, l, h + first * values_, wanted ? dk + 0 : nullptr};
+    std::fill_n(rows.gate, n, A{0});
+    std::fill_n(rows.lse, n, std::numeric_limits<A>::infinity());  // nothing in the padding
+    for (A* x : {rows.w, rows.mix, rows.l, rows.h}) std::fill_n(x, n * values_, A{0});
+    load(rows);
+    return rows;
+  };
   if (wanted) {
     std::fill_n(origin + 0, values_, A{0});
-    for (int64_t i = 0; i < shape_.length; ++i) {
+    for (int64_t first = 0; first < rows_; first += kBlock) {
+      const DenseRows<A> rows = block(first);
+      for (int64_t i = 0; i < std::min(rows.n, shape_.length - first); ++i) {
 #pragma omp simd
-      for (int64_t c = 0; c < values_; ++c) origin[c] += w[i * values_ + c];
+        for (int64_t c = 0; c < values_; ++c) origin[c] += rows.w[i * values_ + c];
+      }
     }
     for (int64_t c = 0; c < values_; ++c) origin[c] /= static_cast<A>(shape_.length);
+    std::fill_n(dq, rows_ * keys_, A{0});
   }
 
-  for (int64_t i = 0; i < rows_; i += panel_) {
-    const int64_t n = std::min(panel_, rows_ - i);
-    pack_left<O>(q, i, n, keys_, left);
-    pack_columns<O>(left, n, keys_, q_columns + column(i, keys_), panel_);
-    if (wanted) pack_right<O>(left, n, keys_, q_right + i * keys_);
-  }
-  if (wanted) {
-    std::fill_n(dq_columns + 0, panels() * panel_ * keys_, A{0});
-    std::fill_n(dk, rows_ * keys_, A{0});
-  }
+  // dq, transposed, in panels: that of query i has this many columns.
+  const auto panel_of = [&](int64_t i) { return std::min(panel_, rows_ - i / panel_ * panel_); };
 
-  // The tile of keys [first, first + n) and queries [i, i + cols): its weights and, if wanted, the
-  // gradients of q and k through it.
-  const auto backward_tile = [&](int64_t first, int64_t n, int64_t i, int64_t cols,
-                                 int64_t diagonal) {
+  // What is packed of queries [i, i + cols): as columns, and as rows of a right factor.
+  const O* q_rows = nullptr;
+  int64_t q_stride = keys_;
+  const auto pack_queries = [&](int64_t i, int64_t cols) {
+    pack_rows_as_columns<O>(q, i, cols, keys_, q_left + 0, q_columns + 0, panel_);
+    if (!wanted) return;
+    if constexpr (std::is_same_v<O, T> && !kMixed) {
+      if (q.cols == keys_ && i + cols <= q.rows) {
+        q_rows = q.data + i * q.stride;
+        q_stride = q.stride;
+        return;
+      }
+    }
+    q_stride = keys_;
+    if constexpr (kMixed) {
+      pack_right<O>(q_left, cols, keys_, q_right + 0);
+      q_rows = q_right;
+    } else {
+      pack_left<O>(q, i, cols, keys_, q_left);
+      q_rows = q_left;
+    }
+  };
+  const auto pack_h = [&](int64_t i, int64_t cols) {
+    const A* left = h + i * values_;
+    if constexpr (kMixed) {
+      pack_parts<O>(left, cols, values_, 1, h_left + 0);
+      pack_columns<O>(h_left, cols, parts, h_columns + 0, panel_);
+    } else {
+      pack_columns<O>(left, cols, values_, h_columns + 0, panel_);
+    }
+  };
+
+  // The tile of keys [first, first + n) and queries [i, i + cols), whose scores are made: its
+  // weights and, if wanted, the gradients of q and k through it.
+  const auto backward_tile = [&](int64_t n, int64_t i, int64_t cols, int64_t diagonal) {
     const kernels::ScoreTile<A> t{scores, n, cols, panel_, factor_};
     if (!wanted) {
+      exact_.weights(t, diagonal, lse + i, scores, panel_);
       if constexpr (kMixed) {
-        exact_.weights(t, diagonal, lse + i, exact, panel_);
-        pack_left<O>(MatrixView<A>{exact, n, cols, panel_}, 0, n, panel_, p + 0);
-      } else {
-        exact_.weights(t, diagonal, lse + i, p, panel_);
+        pack_left<O>(MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
       }
       return;
     }
-    scores_of(n, cols, w_left, h_columns + column(i, parts), parts, grad);
-    mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, p, ds, ds_pairs);
-    Products::multiply(n, keys_, cols, ds, panel_, q_right + i * keys_, keys_, dk + first * keys_,
-                       keys_, true);
-    const O* right = kMixed ? ds_pairs : ds;
+    pack_h(i, cols);
+    scores_of(n, cols, w_left, h_columns, parts, grad);
+    O *weights, *slopes;
+    if constexpr (kMixed) {
+      weights = p, slopes = ds;
+    } else {
+      weights = scores, slopes = grad;
+    }
+    mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, weights, slopes, ds_pairs);
+    Products::multiply(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
+    const O* right = slopes;
+    if constexpr (kMixed) right = ds_pairs;
     Products::multiply(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
-                       dq_columns + (i / panel_ * keys_ * panel_ + i % panel_), panel_, true);
+                       dq + (i / panel_ * keys_ * panel_ + i % panel_), panel_of(i), true);
   };
 
   for (int64_t first = (rows_ - 1) / kBlock * kBlock; first >= 0; first -= kBlock) {
-    const int64_t n = std::min(kBlock, rows_ - first);
+    const DenseRows<A> rows = block(first);
+    const int64_t n = rows.n;
     pack_left<O>(k, first, n, keys_, k_left);
     if (wanted) {
+      std::fill_n(dk + 0, n * keys_, A{0});
       pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
       for (int64_t i = 0; i < n; ++i) {
-        const A* row = w + (first + i) * values_;
+        const A* row = rows.w + i * values_;
 #pragma omp simd
         for (int64_t c = 0; c < values_; ++c) near[i * values_ + c] = row[c] - origin[c];
       }
-      pack_parts<O>(near + 0, n, values_, 2, w_left);
+      pack_parts<O>(near + 0, n, values_, 2, w_left + 0);
     }
     for (int64_t i = first + n, cols; i < rows_; i += cols) {
       cols = std::min(rows_, (i / panel_ + 1) * panel_) - i;
-      scores_of(n, cols, k_left, q_columns + column(i, keys_), keys_, scores);
-      backward_tile(first, n, i, cols, kAll);
-      A* acc = l + first * values_;
+      pack_queries(i, cols);
+      scores_of(n, cols, k_left, q_columns, keys_, scores);
+      backward_tile(n, i, cols, kAll);
       if constexpr (kMixed) {
-        Products::multiply(n, values_, cols, p, panel_, h_right + i * values_, values_, acc,
-                           values_, true);
+        pack_left<O>(MatrixView<A>{h + i * values_, cols, values_, values_}, 0, cols, values_,
+                     h_left);
+        pack_right<O>(h_left, cols, values_, h_right + 0);
+        Products::multiply(n, values_, cols, p, panel_, h_right, values_, rows.l, values_, true);
       } else {
-        Products::multiply(n, values_, cols, p, panel_, h + i * values_, values_, acc, values_,
-                           true);
+        Products::multiply(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l,
+                           values_, true);
       }
     }
 
     const int64_t diagonal = shape_.self ? 0 : 1;
-    scores_of(n, n, k_left, q_columns + column(first, keys_), keys_, scores);
+    pack_queries(first, n);
+    scores_of(n, n, k_left, q_columns, keys_, scores);
     exact_.weights({scores, n, n, panel_, factor_}, diagonal, lse + first, exact, panel_);
-    solve_block_backward(first, n, exact, gate, l, h);
-    if constexpr (kMixed) {
-      pack_left<O>(h_view, first, n, values_, left);
-      pack_right<O>(left, n, values_, h_right + first * values_);
-    }
-    if (!wanted) continue;
-    pack_parts<O>(h + first * values_, n, values_, 1, left);
-    pack_columns<O>(left, n, parts, h_columns + column(first, parts), panel_);
-    for (int64_t i = first; i < first + n; ++i) {
-      A sum = 0;
+    solve_block_backward(rows, exact);
+    if (wanted) {
+      for (int64_t i = 0; i < n; ++i) {
+        A sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < values_; ++c) {
-        sum += h[i * values_ + c] * (mix[i * values_ + c] - origin[c]);
+        for (int64_t c = 0; c < values_; ++c) {
+          sum += rows.h[i * values_ + c] * (rows.mix[i * values_ + c] - origin[c]);
+        }
+        delta[first + i] = sum;
       }
-      delta[i] = sum;
+      backward_tile(n, first, n, diagonal);
+      const A scale = static_cast<A>(shape_.scale);
+      for (int64_t x = 0; x < n * keys_; ++x) dk[x] *= scale;
     }
-    backward_tile(first, n, first, n, diagonal);
+    done(rows);
   }
   Products::release();
   if (!wanted) return;
 
   const A scale = static_cast<A>(shape_.scale);
+  const Buffer<A> panel(panel_ * keys_);
   for (int64_t i = 0; i < rows_; i += panel_) {
-    const int64_t n = std::min(panel_, rows_ - i);
-    pack_left_transposed<A>(dq_columns + i * keys_, keys_, n, panel_, dq + i * keys_, keys_);
-  }
-#pragma omp simd
-  for (int64_t x = 0; x < rows_ * keys_; ++x) {
-    dq[x] *= scale;
-    dk[x] *= scale;
+    const int64_t n = panel_of(i);
+    for (int64_t x = 0; x < n * keys_; ++x) panel[x] = scale * dq[i * keys_ + x];
+    pack_left_transposed<A>(panel, keys_, n, n, dq + i * keys_, keys_);
   }
 }
 

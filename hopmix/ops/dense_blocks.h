@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -42,11 +43,22 @@ struct DenseShape {
   int64_t values() const { return padded(value_width); }
 };
 
-/// T is the storage type of q and k; O and Products as above.
+/// What belongs to a block of rows [first, first + n): numbers a row, and matrices [n, values].
+template <typename A>
+struct DenseRows {
+  int64_t first, n;
+  A *gate, *w, *mix, *lse;
+  A *l = nullptr, *h = nullptr;  // backward
+  const A* dk = nullptr;         // [n, keys], if wanted
+};
+
+/// T is the storage type of q and k; O and Products as above. Of the matrices of a sequence only
+/// those are kept whole that other blocks read: w forward, h backward.
 template <typename T, typename O, typename Products>
 class DenseBlocks {
  public:
   using A = kernels::Accumulator<T>;
+  using Visit = std::function<void(const DenseRows<A>&)>;
 
   explicit DenseBlocks(const DenseShape& shape)
       : shape_(shape),
@@ -55,41 +67,38 @@ class DenseBlocks {
         values_(shape.values()),
         factor_(static_cast<A>(shape.scale * 1.44269504088896340736)) {}
 
-  /// gate [rows], w [rows, values] holding c, padding 0 -> w, mix [rows, values] and lse [rows]:
-  /// log2 of the sum of 2^(factor q . k), infinity where nothing is read.
-  void forward(const MatrixView<T>& q, const MatrixView<T>& k, const A* gate, A* w, A* mix, A* lse);
+  /// Block by block, from the first: load(rows) fills gate and w, which holds c and is 0 before;
+  /// done(rows) finds w, mix and lse: log2 of the sum of 2^(factor q . k), infinity where nothing
+  /// is read.
+  void forward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+               const Visit& done);
 
-  /// `l` and `h` [rows, values] hold the direct gradients of w and mix and become the total ones.
-  /// dq and dk [rows, keys], both or neither.
-  void backward(const MatrixView<T>& q, const MatrixView<T>& k, const A* gate, const A* w,
-                const A* mix, const A* lse, A* l, A* h, A* dq, A* dk);
+  /// Block by block, from the last: load(rows) fills gate, w, mix and lse, and the direct gradients
+  /// of w and mix in l and h, all 0 before (lse infinity); done(rows) finds the total ones, and dk.
+  /// load() may be called twice for a block. dq [rows, keys], or null: then there is no dk either.
+  void backward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+                const Visit& done, A* dq);
+
+  /// Rows of a block of the substitution.
+  static constexpr int64_t kBlock = 128;
 
  private:
-  // Rows of a block of the substitution, and of its own smaller ones.
-  static constexpr int64_t kBlock = 128, kSmall = kernels::kTileLanes;
+  static constexpr int64_t kSmall = kernels::kTileLanes;  // its own smaller ones
   static constexpr bool kMixed = !std::is_same_v<O, A>;
   static constexpr int64_t kAll = -kernels::kNoDiagonal;
-
-  int64_t panels() const { return (rows_ + panel_ - 1) / panel_; }
-
-  /// Column `token` of a transposed right factor in panels [width, panel_].
-  int64_t column(int64_t token, int64_t width) const {
-    return token / panel_ * width * panel_ + (kMixed ? 2 : 1) * (token % panel_);
-  }
 
   void scores_of(int64_t m, int64_t n, const O* rows, const O* columns, int64_t width,
                  A* out) const {
     Products::multiply(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
   }
 
-  void solve_block(int64_t first, int64_t n, const A* p, const A* sum, const A* gate, A* w,
-                   A* mix) const;
-  void solve_block_backward(int64_t first, int64_t n, const A* p, const A* gate, A* l, A* h) const;
+  void solve_block(const DenseRows<A>& rows, const A* p, const A* sum) const;
+  void solve_block_backward(const DenseRows<A>& rows, const A* p) const;
 
   DenseShape shape_;
   int64_t rows_, keys_, values_;
-  // Panels hold this many columns of a transposed matrix, which is also the width of a tile: two
-  // float tiles fit in the second-level cache, and in short sequences nothing is wasted.
+  // Width of a tile: two float tiles fit in the second-level cache, and in short sequences nothing
+  // is wasted. The right factors of a tile are packed for it alone.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
   const kernels::TileTable<A, O>& mixed_ = kernels::tiles<A, O>();

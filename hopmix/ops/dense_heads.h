@@ -12,8 +12,9 @@
 
 namespace hopmix::ops {
 
-/// One head of one sequence at work. Matrices are [rows, values], padded with 0; rows past `length`
-/// and columns past the head's width are not the operator's.
+/// A block of rows of one head at work: tokens [first_token, first_token + length). Matrices are
+/// [rows, values], padded with 0; rows past `length` and columns past the head's width are not the
+/// operator's.
 template <typename A>
 struct HeadWork {
   int64_t first_token, length, head, kv_head, values;
@@ -67,7 +68,8 @@ Buffer<A> zeros(int64_t size) {
   return out;
 }
 
-/// prepare(work) fills gate and w (with c); finish(work) stores w, mix and lse.
+/// prepare(work) fills gate and w (with c); finish(work) stores w, mix and lse. Both are called for
+/// each block.
 template <typename T, typename O, typename Products, typename Prepare, typename Finish>
 void dense_forward(const DenseCall& call, const Prepare& prepare, const Finish& finish) {
   using A = kernels::Accumulator<T>;
@@ -77,20 +79,27 @@ void dense_forward(const DenseCall& call, const Prepare& prepare, const Finish& 
     if (s.length == 0) return;
     const int64_t head = task % heads, kv_head = head / call.group();
     const DenseShape shape = call.shape(s);
-    const int64_t rows = shape.rows(), entries = rows * shape.values();
-    const Buffer<A> gate = zeros<A>(rows), w = zeros<A>(entries), mix(entries), lse(rows);
-    const HeadWork<A> work{
-        call.sequences.first_token(s), s.length, head, kv_head, shape.values(), gate, w, mix, lse};
-    prepare(work);
-    DenseBlocks<T, O, Products>(shape).forward(call.view<T>(call.q, s, heads, head),
-                                               call.view<T>(call.k, s, call.kv_heads, kv_head),
-                                               gate, w, mix, lse);
-    finish(work);
+    const auto work = [&](const DenseRows<A>& rows) {
+      return HeadWork<A>{call.sequences.first_token(s) + rows.first,
+                         std::min(rows.n, s.length - rows.first),
+                         head,
+                         kv_head,
+                         shape.values(),
+                         rows.gate,
+                         rows.w,
+                         rows.mix,
+                         rows.lse};
+    };
+    DenseBlocks<T, O, Products>(shape).forward(
+        call.view<T>(call.q, s, heads, head), call.view<T>(call.k, s, call.kv_heads, kv_head),
+        [&](const DenseRows<A>& rows) { prepare(work(rows)); },
+        [&](const DenseRows<A>& rows) { finish(work(rows)); });
   });
 }
 
 /// prepare(work) fills gate, w, mix, lse and the direct gradients l and h; finish(work) gets the
-/// total ones, adds to dv and stores what belongs to the head. dq, dk and dv may be undefined.
+/// total ones, adds to dv and stores what belongs to the head. Both are called for each block,
+/// prepare perhaps twice. dq, dk and dv may be undefined.
 template <typename T, typename O, typename Products, typename Prepare, typename Finish>
 void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                     const Prepare& prepare, const Finish& finish) {
@@ -100,52 +109,64 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
   kernels::parallel_tasks(call.sequences.count() * kv_heads, call.entries(), [&](int64_t task) {
     const kernels::Sequence& s = call.sequences.list[task / kv_heads];
     if (s.length == 0) return;
-    const int64_t kv_head = task % kv_heads;
+    const int64_t kv_head = task % kv_heads, first_token = call.sequences.first_token(s);
     const DenseShape shape = call.shape(s);
-    const int64_t rows = shape.rows(), keys = shape.keys(), entries = rows * shape.values();
-    const Buffer<A> gate = zeros<A>(rows), lse(rows);
-    const Buffer<A> w = zeros<A>(entries), mix = zeros<A>(entries);
-    const Buffer<A> l(entries), h(entries), dv_sum = zeros<A>(entries);
-    const Buffer<A> dq_head(scores ? rows * keys : 0), dk_head(scores ? rows * keys : 0);
+    const int64_t rows = shape.rows(), keys = shape.keys(), values = shape.values();
+    constexpr int64_t kBlock = DenseBlocks<T, O, Products>::kBlock;
+    // Of the whole sequence only where heads sum into them.
+    const Buffer<A> dv_sum = zeros<A>((group > 1 ? rows : kBlock) * values);
     const Buffer<A> dk_sum = zeros<A>(scores && group > 1 ? rows * keys : 0);
-    std::fill_n(lse + 0, rows, std::numeric_limits<A>::infinity());  // nothing in the padding
-    HeadWork<A> work{call.sequences.first_token(s),
-                     s.length,
-                     0,
-                     kv_head,
-                     shape.values(),
-                     gate,
-                     w,
-                     mix,
-                     lse,
-                     l,
-                     h,
-                     dv_sum};
-    const auto store = [&](const Tensor& to, const A* from, int64_t of, int64_t which,
-                           int64_t width, int64_t stride) {
+    // dq is made in its tensor if it lies there as here.
+    const bool in_place =
+        dq.defined() && std::is_same_v<T, A> && heads == 1 && rows == s.length && keys == call.keys;
+    const Buffer<A> dq_head(scores && !in_place ? rows * keys : 0);
+    A* dq_rows = scores ? dq_head + 0 : nullptr;
+    if constexpr (std::is_same_v<T, A>) {
+      if (in_place) dq_rows = write<T>(dq) + first_token * keys;
+    }
+    const auto store = [&](const Tensor& to, int64_t first, int64_t n, const A* from, int64_t of,
+                           int64_t which, int64_t width, int64_t stride) {
       if (!to.defined()) return;
-      for (int64_t i = 0; i < s.length; ++i) {
-        T* out = write<T>(to) + work.at(i, of, which, width);
+      for (int64_t i = 0; i < n; ++i) {
+        T* out = write<T>(to) + kernels::head_offset(first_token + first + i, of, which, width);
 #pragma omp simd
         for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(from[i * stride + c]);
       }
     };
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      work.head = head;
-      std::fill_n(l + 0, entries, A{0});
-      std::fill_n(h + 0, entries, A{0});
-      prepare(work);
+      const auto work = [&](const DenseRows<A>& block) {
+        return HeadWork<A>{first_token + block.first,
+                           std::min(block.n, s.length - block.first),
+                           head,
+                           kv_head,
+                           values,
+                           block.gate,
+                           block.w,
+                           block.mix,
+                           block.lse,
+                           block.l,
+                           block.h,
+                           dv_sum + (group > 1 ? block.first * values : 0)};
+      };
+      const auto done = [&](const DenseRows<A>& block) {
+        const HeadWork<A> all = work(block);
+        if (group == 1) std::fill_n(all.dv, block.n * values, A{0});
+        finish(all);
+        const A* dk_rows = block.dk;
+        if (scores && group > 1) {
+          A* sum = dk_sum + block.first * keys;
+          for (int64_t x = 0; x < block.n * keys; ++x) sum[x] += block.dk[x];
+          dk_rows = sum;
+        }
+        if (head + 1 < (kv_head + 1) * group) return;
+        store(dk, block.first, all.length, dk_rows, kv_heads, kv_head, call.keys, keys);
+        store(dv, block.first, all.length, all.dv, kv_heads, kv_head, call.values, values);
+      };
       DenseBlocks<T, O, Products>(shape).backward(
-          call.view<T>(call.q, s, heads, head), call.view<T>(call.k, s, kv_heads, kv_head), gate, w,
-          mix, lse, l, h, scores ? dq_head + 0 : nullptr, scores ? dk_head + 0 : nullptr);
-      finish(work);
-      store(dq, dq_head, heads, head, call.keys, keys);
-      if (scores && group > 1) {
-        for (int64_t c = 0; c < rows * keys; ++c) dk_sum[c] += dk_head[c];
-      }
+          call.view<T>(call.q, s, heads, head), call.view<T>(call.k, s, kv_heads, kv_head),
+          [&](const DenseRows<A>& block) { prepare(work(block)); }, done, dq_rows);
+      if (!in_place) store(dq, 0, s.length, dq_rows, heads, head, call.keys, keys);
     }
-    store(dk, group > 1 ? dk_sum : dk_head, kv_heads, kv_head, call.keys, keys);
-    store(dv, dv_sum, kv_heads, kv_head, call.values, shape.values());
   });
 }
 
