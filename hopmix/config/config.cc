@@ -10,6 +10,12 @@
 namespace hopmix::config {
 namespace {
 
+std::string text_of(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  return out.str();
+}
+
 bool has_line_end(const toml::node& node) {
   if (const toml::table* table = node.as_table()) {
     return std::any_of(table->begin(), table->end(),
@@ -23,7 +29,7 @@ bool has_line_end(const toml::node& node) {
 
 // Strings with line ends are escaped: written over several lines they would lose the first, and
 // toml++ writes them without escapes where it may.
-std::string text_of(const toml::node& node) {
+std::string escaped(const toml::node& node) {
   using toml::format_flags;
   format_flags flags =
       toml::toml_formatter::default_flags & ~format_flags::allow_multi_line_strings;
@@ -35,7 +41,7 @@ std::string text_of(const toml::node& node) {
 
 }  // namespace
 
-std::string in_one_line(std::string_view text) { return text_of(toml::value<std::string>(text)); }
+std::string in_one_line(std::string_view text) { return escaped(toml::value<std::string>(text)); }
 
 Table::Table(toml::table& node, std::string path)
     : node_(&node), path_(std::move(path)), asked_(std::make_shared<std::vector<std::string>>()) {}
@@ -255,6 +261,6 @@ void set(toml::table& document, std::string_view assignment) {
   }
 }
 
-std::string to_string(const toml::table& document) { return text_of(document) + "\n"; }
+std::string to_string(const toml::table& document) { return escaped(document) + "\n"; }
 
 }  // namespace hopmix::config
