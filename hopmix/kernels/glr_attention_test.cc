@@ -67,7 +67,8 @@ struct Problem {
             scale,         sequences,   rows_of_heads()};
   }
 
-  void backward() {
+  void backward() { backward(inputs()); }
+  void backward(const GlrAttentionInputs<T>& in) {
     d_q = unwritten<T>(q.size());
     d_k = unwritten<T>(k.size());
     d_v = unwritten<T>(v.size());
@@ -75,7 +76,7 @@ struct Problem {
     d_d = unwritten<T>(d.size());
     d_d_self = unwritten<T>(d_self.size());
     glr_attention_backward(
-        inputs(), y.data(), grad_y.data(),
+        in, y.data(), grad_y.data(),
         {d_q.data(), d_k.data(), d_v.data(), d_gate.data(), d_d.data(), d_d_self.data()});
   }
 
@@ -162,6 +163,19 @@ TYPED_TEST(GlrAttentionTest, SlotsUsedAgainMatchTheReference) {
 
 TYPED_TEST(GlrAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
   expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
+}
+
+TYPED_TEST(GlrAttentionTest, ReadingInPlaceGivesTheSameBits) {
+  using T = TypeParam;
+  expect_same_bits_in_place(make<T>, [](Problem<T>& p, int64_t behind) {
+    const Placed<T> k(p.k, behind);
+    GlrAttentionInputs<T> in = p.inputs();
+    in.k = k.data();
+    p.y = unwritten<T>(p.grad_y.size());
+    glr_attention(in, p.y.data());
+    p.backward(in);
+    return p.results();
+  });
 }
 
 TYPED_TEST(GlrAttentionTest, SameBitsForAnyNumberOfThreads) {

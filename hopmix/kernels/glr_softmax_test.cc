@@ -55,7 +55,8 @@ struct Problem {
             sequences,       rows};
   }
 
-  void backward() {
+  void backward() { backward(inputs()); }
+  void backward(const GlrSoftmaxInputs<T>& in) {
     d_q = unwritten<T>(q.size());
     d_k = unwritten<T>(k.size());
     d_v = unwritten<T>(v.size());
@@ -63,7 +64,7 @@ struct Problem {
     d_d_self = unwritten<T>(d_self.size());
     d_g = unwritten<T>(g.size());
     glr_softmax_backward(
-        inputs(), y.data(), grad_y.data(),
+        in, y.data(), grad_y.data(),
         {d_q.data(), d_k.data(), d_v.data(), d_d.data(), d_d_self.data(), d_g.data()});
   }
 
@@ -171,6 +172,20 @@ TYPED_TEST(GlrSoftmaxTest, SlotsUsedAgainMatchTheReference) {
 
 TYPED_TEST(GlrSoftmaxTest, RowsMadeOnTheFlyGiveTheSameBits) {
   expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
+}
+
+TYPED_TEST(GlrSoftmaxTest, ReadingInPlaceGivesTheSameBits) {
+  using T = TypeParam;
+  expect_same_bits_in_place(make<T>, [](Problem<T>& p, int64_t behind) {
+    const Placed<T> k(p.k, behind), v(p.v, behind);
+    GlrSoftmaxInputs<T> in = p.inputs();
+    in.k = k.data();
+    in.v = v.data();
+    p.y = unwritten<T>(p.grad_y.size());
+    glr_softmax(in, p.y.data());
+    p.backward(in);
+    return p.results();
+  });
 }
 
 TYPED_TEST(GlrSoftmaxTest, SameBitsForAnyNumberOfThreads) {

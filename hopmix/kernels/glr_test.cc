@@ -51,14 +51,15 @@ struct Problem {
             sizes.value_width, sequences,    rows,        reads};
   }
 
-  void run() {
+  void run() { run(inputs()); }
+  void run(const GlrInputs<T>& in) {
     y = unwritten<T>(x.size());
-    glr(inputs(), y.data());
+    glr(in, y.data());
     d_alpha_diag = unwritten<T>(alpha_diag.size());
     d_alpha = unwritten<T>(alpha.size());
     d_beta = unwritten<T>(beta.size());
     d_x = unwritten<T>(x.size());
-    glr_backward(inputs(), y.data(), grad_y.data(),
+    glr_backward(in, y.data(), grad_y.data(),
                  {d_alpha_diag.data(), d_alpha.data(), d_beta.data(), d_x.data()});
   }
 
@@ -135,6 +136,31 @@ TYPED_TEST(GlrTest, SlotsUsedAgainMatchTheReference) {
 
 TYPED_TEST(GlrTest, RowsMadeOnTheFlyGiveTheSameBits) {
   expect_same_bits_with_rows_on_the_fly(make<TypeParam>);
+}
+
+// One head with reads enough for a team, apart and, with slots used again, together.
+TYPED_TEST(GlrTest, TeamsGiveTheSameBits) {
+  for (const Case& c : {Case{"k^2+1", 2600, 1, 100}, Case{"window(40)", 2100, 1, 101}}) {
+    for (const bool on_the_fly : {false, true}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      expect_same_for_any_threads([&] {
+        const auto problem = make<TypeParam>(c, on_the_fly);
+        problem->run();
+        return problem->results();
+      });
+    }
+  }
+}
+
+TYPED_TEST(GlrTest, ReadingInPlaceGivesTheSameBits) {
+  using T = TypeParam;
+  expect_same_bits_in_place(make<T>, [](Problem<T>& p, int64_t behind) {
+    const Placed<T> x(p.x, behind);
+    GlrInputs<T> in = p.inputs();
+    in.x = x.data();
+    p.run(in);
+    return p.results();
+  });
 }
 
 TYPED_TEST(GlrTest, SameBitsForAnyNumberOfThreads) {

@@ -64,6 +64,20 @@ void expect_same_bits_for_any_threads(const Make& make) {
   }
 }
 
+/// Inputs that lie like a matrix are read in place (SlotRows), others are copied: no bit may depend
+/// on it, for any number of threads. run(problem, behind) computes with the inputs that others read
+/// `behind` entries after a cache line, and gives the results.
+template <typename Make, typename Run>
+void expect_same_bits_in_place(const Make& make, const Run& run) {
+  for (const Case& c : {Case{"k^2+1", 100, 64, 64}, Case{"k^2+1", 3500, 64, 64}}) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const auto problem = make(c, false);
+    const auto copied = run(*problem, 1);
+    expect_same_for_any_threads([&] { return run(*problem, 0); });
+    EXPECT_TRUE(same_bits(run(*problem, 0), copied));
+  }
+}
+
 /// With NaN at `token` of one input at a time: the outputs that depend on it show it, and no
 /// others. Each of `inputs` names a member of the problem, the width of its rows and where the NaN
 /// enters: in the token's own row, in the rows that read the token, or both. Rows that read a row

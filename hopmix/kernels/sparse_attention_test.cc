@@ -65,13 +65,14 @@ struct Problem {
             sizes.value_width, scale,    include_self, sequences,   rows_of_heads()};
   }
 
-  void run() {
+  void run() { run(inputs()); }
+  void run(const SparseAttentionInputs<T>& in) {
     y = unwritten<T>(grad_y.size());
-    sparse_attention(inputs(), y.data());
+    sparse_attention(in, y.data());
     d_q = unwritten<T>(q.size());
     d_k = unwritten<T>(k.size());
     d_v = unwritten<T>(v.size());
-    sparse_attention_backward(inputs(), grad_y.data(), {d_q.data(), d_k.data(), d_v.data()});
+    sparse_attention_backward(in, grad_y.data(), {d_q.data(), d_k.data(), d_v.data()});
   }
 
   std::vector<T> results() const {
@@ -145,6 +146,18 @@ TYPED_TEST(SparseAttentionTest, RowsMadeOnTheFlyGiveTheSameBits) {
 
 TYPED_TEST(SparseAttentionTest, SameBitsForAnyNumberOfThreads) {
   expect_same_bits_for_any_threads(make<TypeParam>);
+}
+
+TYPED_TEST(SparseAttentionTest, ReadingInPlaceGivesTheSameBits) {
+  using T = TypeParam;
+  expect_same_bits_in_place(make<T>, [](Problem<T>& p, int64_t behind) {
+    const Placed<T> k(p.k, behind), v(p.v, behind);
+    SparseAttentionInputs<T> in = p.inputs();
+    in.k = k.data();
+    in.v = v.data();
+    p.run(in);
+    return p.results();
+  });
 }
 
 TYPED_TEST(SparseAttentionTest, WhatWasRetrievedMatchesTheReference) {

@@ -19,6 +19,7 @@
 #include "hopmix/kernels/rows.h"
 #include "hopmix/kernels/sequences.h"
 #include "hopmix/pattern/pattern.h"
+#include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 
@@ -91,6 +92,21 @@ template <typename T>
 std::vector<T> unwritten(int64_t count) {
   return std::vector<T>(count, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
 }
+
+/// A copy of x at the start of a cache line, or `behind` entries after one.
+template <typename T>
+class Placed {
+ public:
+  explicit Placed(const std::vector<T>& x, int64_t behind = 0)
+      : memory_(hwy::AllocateAligned<T>(x.size() + behind)), data_(memory_.get() + behind) {
+    std::copy(x.begin(), x.end(), data_);
+  }
+  const T* data() const { return data_; }
+
+ private:
+  hwy::AlignedFreeUniquePtr<T[]> memory_;
+  T* data_;
+};
 
 template <typename T>
 std::vector<double> widened(const std::vector<T>& x) {

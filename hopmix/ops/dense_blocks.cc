@@ -142,18 +142,18 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
   const bool wanted = dq != nullptr;
   const int64_t most = std::min(kBlock, rows_), tile = most * panel_, matrix = most * values_;
   const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
-  // By row of the sequence.
-  const Buffer<A> h(rows_ * values_), lse(rows_), delta(rows_);
+  // By row of the sequence: h, which earlier blocks read, and what is packed ahead.
+  const int64_t kept = kAhead ? panels() * panel_ : panel_, in_order = kAhead ? rows_ : panel_;
+  const Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
+  const Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
+  const Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
   // By row of the block.
   const Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
   const Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
   // Of a tile.
-  const Buffer<O> q_left(panel_ * keys_), q_columns(panel_ * keys_);
-  const Buffer<O> q_right(kMixed && wanted ? panel_ * keys_ : 0);
-  const Buffer<O> h_left(kMixed ? panel_ * parts : 0), h_right(kMixed ? panel_ * values_ : 0);
-  const Buffer<O> h_columns(wanted ? panel_ * parts : 0);
-  const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0),
-      ds_pairs(kMixed ? tile : 0);
+  const Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
+  const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
+  const Buffer<O> ds_pairs(kMixed ? tile : 0);
   const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
   // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
   // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
@@ -162,8 +162,15 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
 
   const auto block = [&](int64_t first) {
     const int64_t n = std::min(kBlock, rows_ - first);
-    const DenseRows<A> rows{
-        first, n, gate, w, mix, lse + first, l, h + first * values_, wanted ? dk + 0 : nullptr};
+    const DenseRows<A> rows{first,
+                            n,
+                            gate,
+                            w,
+                            mix,
+                            lse + first,
+                            l,
+                            h + (kAhead ? 0 : first * values_),
+                            wanted ? dk + 0 : nullptr};
     std::fill_n(rows.gate, n, A{0});
     std::fill_n(rows.lse, n, std::numeric_limits<A>::infinity());  // nothing in the padding
     for (A* x : {rows.w, rows.mix, rows.l, rows.h}) std::fill_n(x, n * values_, A{0});
@@ -186,37 +193,41 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
   // dq, transposed, in panels: that of query i has this many columns.
   const auto panel_of = [&](int64_t i) { return std::min(panel_, rows_ - i / panel_ * panel_); };
 
-  // What is packed of queries [i, i + cols): as columns, and as rows of a right factor.
+  // Where the columns of queries from i on lie in a right factor.
+  const auto at = [&](int64_t i, int64_t width) { return kAhead ? column(i, width) : 0; };
+
+  // Queries [i, i + cols) as columns and, for dk, as rows of a right factor.
   const O* q_rows = nullptr;
   int64_t q_stride = keys_;
   const auto pack_queries = [&](int64_t i, int64_t cols) {
-    pack_rows_as_columns<O>(q, i, cols, keys_, q_left + 0, q_columns + 0, panel_);
+    pack_rows_as_columns<O>(q, i, cols, keys_, left + 0, q_columns + at(i, keys_), panel_);
     if (!wanted) return;
-    if constexpr (std::is_same_v<O, T> && !kMixed) {
-      if (q.cols == keys_ && i + cols <= q.rows) {
-        q_rows = q.data + i * q.stride;
-        q_stride = q.stride;
-        return;
-      }
-    }
-    q_stride = keys_;
     if constexpr (kMixed) {
-      pack_right<O>(q_left, cols, keys_, q_right + 0);
-      q_rows = q_right;
+      pack_right<O>(left, cols, keys_, q_right + i * keys_);
+    } else if (std::is_same_v<O, T> && q.cols == keys_ && i + cols <= q.rows) {
+      q_rows = reinterpret_cast<const O*>(q.data + i * q.stride);
+      q_stride = q.stride;
     } else {
-      pack_left<O>(q, i, cols, keys_, q_left);
-      q_rows = q_left;
+      pack_left<O>(q, i, cols, keys_, left);
+      q_rows = left;
+      q_stride = keys_;
     }
   };
-  const auto pack_h = [&](int64_t i, int64_t cols) {
-    const A* left = h + i * values_;
+  // h of rows [i, i + n), found at x, for later tiles.
+  const auto pack_h = [&](int64_t i, int64_t n, const A* x) {
     if constexpr (kMixed) {
-      pack_parts<O>(left, cols, values_, 1, h_left + 0);
-      pack_columns<O>(h_left, cols, parts, h_columns + 0, panel_);
-    } else {
-      pack_columns<O>(left, cols, values_, h_columns + 0, panel_);
+      pack_left<O>(MatrixView<A>{x, n, values_, values_}, 0, n, values_, left);
+      pack_right<O>(left, n, values_, h_right + i * values_);
+      if (!wanted) return;
+      pack_parts<O>(x, n, values_, 1, left + 0);
+      pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
+    } else if (wanted) {
+      pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
     }
   };
+  if (kAhead) {
+    for (int64_t i = 0; i < rows_; i += panel_) pack_queries(i, std::min(panel_, rows_ - i));
+  }
 
   // The tile of keys [first, first + n) and queries [i, i + cols), whose scores are made: its
   // weights and, if wanted, the gradients of q and k through it.
@@ -229,8 +240,8 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
       }
       return;
     }
-    pack_h(i, cols);
-    scores_of(n, cols, w_left, h_columns, parts, grad);
+    if (!kAhead) pack_h(i, cols, h + i * values_);
+    scores_of(n, cols, w_left, h_columns + at(i, parts), parts, grad);
     O *weights, *slopes;
     if constexpr (kMixed) {
       weights = p, slopes = ds;
@@ -238,6 +249,7 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
       weights = scores, slopes = grad;
     }
     mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, weights, slopes, ds_pairs);
+    if constexpr (kMixed) q_rows = q_right + i * keys_;
     Products::multiply(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
     const O* right = slopes;
     if constexpr (kMixed) right = ds_pairs;
@@ -261,14 +273,12 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     }
     for (int64_t i = first + n, cols; i < rows_; i += cols) {
       cols = std::min(rows_, (i / panel_ + 1) * panel_) - i;
-      pack_queries(i, cols);
-      scores_of(n, cols, k_left, q_columns, keys_, scores);
+      if (!kAhead) pack_queries(i, cols);
+      scores_of(n, cols, k_left, q_columns + at(i, keys_), keys_, scores);
       backward_tile(n, i, cols, kAll);
       if constexpr (kMixed) {
-        pack_left<O>(MatrixView<A>{h + i * values_, cols, values_, values_}, 0, cols, values_,
-                     h_left);
-        pack_right<O>(h_left, cols, values_, h_right + 0);
-        Products::multiply(n, values_, cols, p, panel_, h_right, values_, rows.l, values_, true);
+        Products::multiply(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l,
+                           values_, true);
       } else {
         Products::multiply(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l,
                            values_, true);
@@ -276,10 +286,11 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     }
 
     const int64_t diagonal = shape_.self ? 0 : 1;
-    pack_queries(first, n);
-    scores_of(n, n, k_left, q_columns, keys_, scores);
+    if (!kAhead) pack_queries(first, n);
+    scores_of(n, n, k_left, q_columns + at(first, keys_), keys_, scores);
     exact_.weights({scores, n, n, panel_, factor_}, diagonal, lse + first, exact, panel_);
     solve_block_backward(rows, exact);
+    if (kAhead) pack_h(first, n, rows.h);
     if (wanted) {
       for (int64_t i = 0; i < n; ++i) {
         A sum = 0;

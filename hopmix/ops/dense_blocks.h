@@ -85,7 +85,17 @@ class DenseBlocks {
  private:
   static constexpr int64_t kSmall = kernels::kTileLanes;  // its own smaller ones
   static constexpr bool kMixed = !std::is_same_v<O, A>;
+  // Whether the backward packs right factors of the whole sequence, not of a tile for it alone:
+  // bfloat16 products are so quick that packing for each would take a quarter of the time.
+  static constexpr bool kAhead = kMixed;
   static constexpr int64_t kAll = -kernels::kNoDiagonal;
+
+  int64_t panels() const { return (rows_ + panel_ - 1) / panel_; }
+
+  /// Column `token` of a transposed right factor in panels [width, panel_].
+  int64_t column(int64_t token, int64_t width) const {
+    return token / panel_ * width * panel_ + (kMixed ? 2 : 1) * (token % panel_);
+  }
 
   void scores_of(int64_t m, int64_t n, const O* rows, const O* columns, int64_t width,
                  A* out) const {
@@ -98,7 +108,7 @@ class DenseBlocks {
   DenseShape shape_;
   int64_t rows_, keys_, values_;
   // Width of a tile: two float tiles fit in the second-level cache, and in short sequences nothing
-  // is wasted. The right factors of a tile are packed for it alone.
+  // is wasted. Float right factors of a tile are packed for it alone.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
   const kernels::TileTable<A, O>& mixed_ = kernels::tiles<A, O>();
