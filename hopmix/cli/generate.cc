@@ -9,6 +9,7 @@
 #include "hopmix/base/status_line.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
+#include "hopmix/cli/prompts.h"
 #include "hopmix/decode/state_file.h"
 #include "hopmix/decode/utf8_stream.h"
 #include "hopmix/train/checkpoint.h"
@@ -19,8 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string run, load_state, save_state;
-  std::optional<std::string> prompt;  // needed unless a state is loaded
+  std::string run, load_state, save_state, prompts;
+  std::optional<std::string> prompt;  // needed unless a state is loaded, or there are prompts
+  int64_t batch = 16;
   decode::GenerateConfig config;
   bool greedy = false, json = false;
 };
@@ -79,13 +81,69 @@ void print_json(const Options& options, const decode::Generation& made, int64_t 
   std::printf("%s\n", json.dump(2).c_str());
 }
 
-void run_generate(Options options) {
-  if (options.greedy) options.config.sampling.temperature = 0;
-  if (!options.prompt && options.load_state.empty()) throw Error("--prompt is required");
-  const std::string prompt = options.prompt.value_or("");
+// As soon as all before it are done: `==> LINE <==`, and the prompt with its text behind it.
+void show_text(const Options& options, size_t i, const std::string& prompt,
+               const decode::Batch::Left& left, int64_t step) {
+  if (options.json) {
+    nlohmann::ordered_json json = {{"prompt", prompt},
+                                   {"text", left.made.text},
+                                   {"prompt_tokens", left.made.prompt_tokens},
+                                   {"tokens", left.made.tokens},
+                                   {"stopped", left.made.stopped},
+                                   {"seed", options.config.seed + i},
+                                   {"state_bytes", left.made.state_bytes},
+                                   {"step", step}};
+    if (!left.error.empty()) json["error"] = left.error;
+    std::printf("%s\n", json.dump().c_str());
+  } else {
+    std::printf("%s==> %zu <==\n%s%s\n", i > 0 ? "\n" : "", i + 1, prompt.c_str(),
+                left.made.text.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void run_prompts(const Options& options, const std::vector<std::string>& prompts,
+                 const TextRun& run, const decode::Session& session) {
+  const PromptsTotal total =
+      go_on(*run.model, run.tokenizer, prompts, options.config, session, options.batch,
+            [&](size_t i, const decode::Batch::Left& left) {
+              show_text(options, i, prompts[i], left, run.step);
+              if (left.error.empty()) return;
+              std::fprintf(stderr, "line %zu: %s\n", i + 1, left.error.c_str());
+            });
+  std::fprintf(stderr, "%zu texts, %lld tokens, %s tokens/s (prompts: %lld, %s tokens/s)\n",
+               prompts.size(), static_cast<long long>(total.tokens),
+               format_count(per_second(total.tokens, total.seconds)).c_str(),
+               static_cast<long long>(total.prompt_tokens),
+               format_count(per_second(total.prompt_tokens, total.prompt_seconds)).c_str());
+  if (total.failed.empty()) return;
+  throw Error(std::to_string(total.failed.size()) + " of " + std::to_string(prompts.size()) +
+              " texts ended in an error, the first of line " +
+              std::to_string(total.failed.front() + 1));
+}
+
+void check(const Options& options) {
+  const bool many = !options.prompts.empty();
+  if (many && options.prompt) throw Error("--prompt: must be left out where there is --prompts");
+  if (many && !options.save_state.empty()) {
+    throw Error("--save-state: is of one text, not of those of --prompts");
+  }
+  if (options.batch < 1) {
+    throw Error("--batch = " + std::to_string(options.batch) + ": must be at least 1");
+  }
+  if (!many && !options.prompt && options.load_state.empty()) throw Error("--prompt is required");
   for (const std::string& stop : options.config.stops) {
     if (decode::first_bad_utf8(stop)) throw Error("stop: must be UTF-8, which it is not");
   }
+  if (many) decode::check(options.config);
+}
+
+void run_generate(Options options) {
+  if (options.greedy) options.config.sampling.temperature = 0;
+  check(options);
+  std::vector<std::string> prompts;
+  if (!options.prompts.empty()) prompts = read_prompts(options.prompts);
+  const std::string prompt = options.prompt.value_or("");
   const TextRun run = load_text_run(options.run);
   const bool kept = !options.load_state.empty() || !options.save_state.empty();
   const std::string mark = kept ? decode::fingerprint(*run.model, run.config) : "";
@@ -93,6 +151,7 @@ void run_generate(Options options) {
   if (!options.load_state.empty()) {
     session = decode::load_session(options.load_state, *run.model, mark);
   }
+  if (!prompts.empty()) return run_prompts(options, prompts, run, session);
   const auto show = [&](std::string_view text) {
     if (options.json) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -124,6 +183,16 @@ void add_generate(CLI::App& app) {
   decode::GenerateConfig& config = options->config;
   command->add_option("run", options->run, "A run directory")->required()->type_name("RUN_DIR");
   command->add_option("--prompt", options->prompt, "The text to go on with")->type_name("TEXT");
+  CLI::Option* prompts =
+      command
+          ->add_option("--prompts", options->prompts,
+                       "A file of prompts, one a line, that all go on together; - is stdin")
+          ->type_name("FILE");
+  command
+      ->add_option("--batch", options->batch,
+                   "How many of them at once, at most; others begin as these end")
+      ->capture_default_str()
+      ->needs(prompts);
   command
       ->add_option("--load-state", options->load_state,
                    "Go on where --save-state left off, with the prompt behind it if there is one")
@@ -143,14 +212,18 @@ void add_generate(CLI::App& app) {
       ->add_option("--top-p", config.sampling.top_p,
                    "Of these, the fewest that have probability P together")
       ->capture_default_str();
-  command->add_option("--seed", config.seed, "Of what is drawn")->capture_default_str();
+  command
+      ->add_option("--seed", config.seed,
+                   "Of what is drawn; of the second of --prompts one more, and so on")
+      ->capture_default_str();
   command
       ->add_option("--stop", config.stops,
                    "End before this text appears; may be given several times")
       ->type_name("TEXT")
       ->take_all();
   command->add_flag("--greedy", options->greedy, "The same as --temperature 0");
-  command->add_flag("--json", options->json, "Print JSON once it is done");
+  command->add_flag("--json", options->json,
+                    "Print JSON once it is done; of --prompts, a line for each");
   command->footer(
       "The text goes to stdout as it is made, speed and the bytes of the model's state to "
       "stderr.\n\n"
@@ -158,6 +231,7 @@ void add_generate(CLI::App& app) {
       "  hopmix generate runs/text-glr --prompt 'ROMEO:'\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:' --temperature 0.8 --top-p 0.95 --stop "
       "$'\\n\\n'\n"
+      "  hopmix generate runs/text-glr --prompts prompts.txt --batch 8 --json > texts.jsonl\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:' --save-state romeo.safetensors\n"
       "  hopmix generate runs/text-glr --load-state romeo.safetensors --prompt 'JULIET:'");
   command->callback([options] { run_generate(*options); });

@@ -101,6 +101,8 @@ void add_tokenizer(CLI::App& app) {
   train->add_option("--type", options->training.type, "How it is learnt: unigram, bpe")
       ->check(CLI::IsMember({"unigram", "bpe"}))
       ->capture_default_str();
+  train->add_flag("--end-of-document", options->training.end_of_document,
+                  "With a token for the end of a document, which no text holds");
   train->callback([options] { run_train(*options); });
 
   CLI::App* encode = tokenizer->add_subcommand("encode", "Text to tokens");

@@ -16,7 +16,32 @@ std::string text_of(const toml::node& node) {
   return out.str();
 }
 
+bool has_line_end(const toml::node& node) {
+  if (const toml::table* table = node.as_table()) {
+    return std::any_of(table->begin(), table->end(),
+                       [](const auto& item) { return has_line_end(item.second); });
+  }
+  if (const toml::array* array = node.as_array()) {
+    return std::any_of(array->begin(), array->end(), has_line_end);
+  }
+  return node.is_string() && node.as_string()->get().find('\n') != std::string::npos;
+}
+
+// Strings with line ends are escaped: written over several lines they would lose the first, and
+// toml++ writes them without escapes where it may.
+std::string escaped(const toml::node& node) {
+  using toml::format_flags;
+  format_flags flags =
+      toml::toml_formatter::default_flags & ~format_flags::allow_multi_line_strings;
+  if (has_line_end(node)) flags &= ~format_flags::allow_literal_strings;
+  std::ostringstream out;
+  out << toml::toml_formatter(node, flags);
+  return out.str();
+}
+
 }  // namespace
+
+std::string in_one_line(std::string_view text) { return escaped(toml::value<std::string>(text)); }
 
 Table::Table(toml::table& node, std::string path)
     : node_(&node), path_(std::move(path)), asked_(std::make_shared<std::vector<std::string>>()) {}
@@ -236,10 +261,6 @@ void set(toml::table& document, std::string_view assignment) {
   }
 }
 
-std::string to_string(const toml::table& document) {
-  std::ostringstream out;
-  out << document << "\n";
-  return out.str();
-}
+std::string to_string(const toml::table& document) { return escaped(document) + "\n"; }
 
 }  // namespace hopmix::config

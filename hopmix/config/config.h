@@ -89,6 +89,9 @@ toml::table parse_file(const std::filesystem::path& path);
 /// quotes.
 void set(toml::table& document, std::string_view assignment);
 
+/// A string as TOML writes it, in one line: for messages.
+std::string in_one_line(std::string_view text);
+
 /// The document as TOML text, ending in a newline.
 std::string to_string(const toml::table& document);
 

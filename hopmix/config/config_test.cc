@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "hopmix/base/testing.h"
 
 namespace hopmix::config {
@@ -19,6 +21,18 @@ TEST(Config, DefaultsAreWrittenBack) {
   EXPECT_EQ(again, document);
   EXPECT_EQ(again["b"].value<double>(), 2.5);
   EXPECT_EQ(again["t"]["d"].value<bool>(), true);
+}
+
+TEST(Config, LineEndsAreWrittenBack) {
+  for (const std::string text :
+       {"\n\n", "\n", "\r\n\r\n", "a\n", "\t\n", "'''\n", "\"\"\"\n'''", "\x01\n"}) {
+    toml::table document{{"separator", text}};
+    const std::string written = to_string(document);
+    EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 1) << written;
+    EXPECT_EQ(parse(written, "again")["separator"].value<std::string>(), text);
+    EXPECT_EQ(written, "separator = " + in_one_line(text) + "\n");
+  }
+  EXPECT_EQ(in_one_line("\n\n"), "\"\\n\\n\"");
 }
 
 TEST(Config, TypesAreChecked) {

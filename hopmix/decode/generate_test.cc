@@ -1,15 +1,20 @@
 #include "hopmix/decode/generate.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "hopmix/base/testing.h"
 #include "hopmix/decode/utf8_stream.h"
+#include "hopmix/text/testing.h"
+#include "hopmix/text/tokenizer_training.h"
 
 namespace hopmix::decode {
 namespace {
 
 std::shared_ptr<nn::LanguageModel> model_of(const std::string& positions = "rope",
-                                            int64_t length = 64) {
+                                            int64_t length = 64, int64_t vocabulary = 256) {
   torch::manual_seed(7);
   toml::table document = config::parse(
       "width = 16\npositions = '" + positions +
@@ -18,14 +23,15 @@ std::shared_ptr<nn::LanguageModel> model_of(const std::string& positions = "rope
       "test");
   config::Table table(document);
   nn::TaskShape shape;
-  shape.vocabulary = 256;
+  shape.vocabulary = vocabulary;
   shape.length = length;
   return nn::make_model(table, shape);
 }
 
 // A model that says each of `bytes` alike, whatever it read.
-std::shared_ptr<nn::LanguageModel> model_that_says(const std::string& bytes) {
-  const auto model = model_of();
+std::shared_ptr<nn::LanguageModel> model_that_says(const std::string& bytes,
+                                                   int64_t vocabulary = 256) {
+  const auto model = model_of("rope", 64, vocabulary);
   const torch::NoGradGuard no_grad;
   for (auto& parameter : model->parameters()) parameter.zero_();
   torch::Tensor bias = model->named_parameters()["head.bias"];
@@ -84,6 +90,33 @@ TEST(Generate, TheSameSeedSaysTheSame) {
   const std::string text = go(*model, "x", {.tokens = 50, .seed = 3}).text;
   EXPECT_EQ(go(*model, "x", {.tokens = 50, .seed = 3}).text, text);
   EXPECT_NE(go(*model, "x", {.tokens = 50, .seed = 4}).text, text);
+}
+
+// The token that ends a document is the last, and nothing is to be seen of it.
+TEST(Generate, TheEndOfADocumentEndsTheText) {
+  const std::string training = text::made_up_text(400);
+  const auto folder = std::filesystem::temp_directory_path();
+  const std::string file = folder / ("hopmix-generate-" + std::to_string(getpid()));
+  write_file(file, training);
+  const text::Tokenizer tokenizer(text::train_tokenizer(
+      {{file, 0, training.size()}}, {.vocabulary = 300, .end_of_document = true}));
+  std::filesystem::remove(file);
+  ASSERT_EQ(tokenizer.end_of_document(), 1);
+  const auto model = model_that_says("\1", 300);  // its number
+  Session session{model->initial_state(1)};
+  const auto go_on = [&](const std::string& prompt) {
+    return generate(
+        *model, tokenizer, prompt, {.tokens = 9}, [](std::string_view) { FAIL(); }, session);
+  };
+  for (const int64_t again : {1, 2}) {
+    const Generation made = go_on("the king");
+    EXPECT_TRUE(made.stopped);
+    EXPECT_EQ(made.text, "");
+    EXPECT_EQ(made.tokens, 1);
+    EXPECT_TRUE(session.unread.empty());
+    EXPECT_EQ(session.state.position(), again * made.prompt_tokens);
+  }
+  EXPECT_EQ(error_of([&] { go_on(""); }), "prompt = '': must hold at least one token");
 }
 
 // In two parts, the second by way of a copy: what one went on with is no part of the other.

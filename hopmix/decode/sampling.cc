@@ -25,9 +25,12 @@ std::vector<int64_t> largest(std::span<const float> logits, size_t count) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count),
-                    tokens.end(), before);
-  tokens.resize(count);
+  if (count < tokens.size()) {
+    const auto last = tokens.begin() + static_cast<std::ptrdiff_t>(count);
+    std::nth_element(tokens.begin(), last, tokens.end(), before);
+    tokens.resize(count);
+  }
+  std::sort(tokens.begin(), tokens.end(), before);
   return tokens;
 }
 

@@ -68,6 +68,19 @@ float sum_of_rows(const float* data, int64_t width, const int32_t* order, int64_
   return sums.total();
 }
 
+void scale_in_order(float* data, int64_t count, float factor) {
+  const D tag;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(tag));
+  const V by = hn::Set(tag, factor);
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    for (int64_t v = i; v < i + 4 * lanes; v += lanes) {
+      hn::StoreU(hn::Mul(by, hn::LoadU(tag, data + v)), tag, data + v);
+    }
+  }
+  for (; i < count; ++i) data[i] *= factor;
+}
+
 const char* simd_target() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace hopmix::kernels::HWY_NAMESPACE
@@ -78,6 +91,7 @@ namespace hopmix::kernels {
 
 HWY_EXPORT(sum_in_order);
 HWY_EXPORT(sum_of_rows);
+HWY_EXPORT(scale_in_order);
 HWY_EXPORT(simd_target);
 
 float sum_in_order(const float* data, int64_t count) {
@@ -86,6 +100,10 @@ float sum_in_order(const float* data, int64_t count) {
 
 float sum_of_rows(const float* data, int64_t width, const int32_t* order, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(sum_of_rows)(data, width, order, count);
+}
+
+void scale_in_order(float* data, int64_t count, float factor) {
+  HWY_DYNAMIC_DISPATCH(scale_in_order)(data, count, factor);
 }
 
 std::string simd_target() { return HWY_DYNAMIC_DISPATCH(simd_target)(); }

@@ -16,7 +16,10 @@ float sum_in_order(const float* data, int64_t count);
 /// best. `width` is a multiple of 128.
 float sum_of_rows(const float* data, int64_t width, const int32_t* order, int64_t count);
 
-/// The instruction set that these two run on, as Highway names it ("AVX3_ZEN4", "AVX2", "NEON",
+/// data[i] *= factor: the least that an update in place of data[0..count) does.
+void scale_in_order(float* data, int64_t count, float factor);
+
+/// The instruction set that these run on, as Highway names it ("AVX3_ZEN4", "AVX2", "NEON",
 /// ...).
 std::string simd_target();
 

@@ -36,6 +36,15 @@ TEST(LoadBandwidth, ReadsTheRowsThatAreListed) {
   }
 }
 
+TEST(LoadBandwidth, ScalesEveryNumberOnce) {
+  for (const int64_t count : {0, 1, 3, 15, 16, 63, 64, 65, 255, 256, 1000, 4096}) {
+    const std::vector<float> before = whole_numbers(count);
+    std::vector<float> data = before;
+    scale_in_order(data.data(), count, -2);
+    for (int64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], -2 * before[i]) << count;
+  }
+}
+
 TEST(LoadBandwidth, NamesItsTarget) { EXPECT_NE(simd_target(), ""); }
 
 }  // namespace

@@ -32,7 +32,8 @@ struct MatrixStepInputs {
 };
 
 /// o [tokens, H, DV] and state [N, H, DK, DV] of the sequences of one token; what belongs to others
-/// is left as it is.
+/// is left as it is. `state` may be `initial_state` itself: then it is updated in place, to the
+/// same bits.
 template <typename T>
 void matrix_step(const MatrixStepInputs<T>& in, T* o, Accumulator<T>* state);
 

@@ -16,12 +16,16 @@ namespace hopmix::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// kCount vectors of columns of a state from `first` on; if kNarrow one that is wider than a row.
-/// If kEmpty the state before is 0: by the same arithmetic, so that a decay of NaN shows.
-template <int64_t kCount, bool kNarrow, bool kEmpty, typename A>
+/// Where the last vector of columns lies: kWhole inside the row, kNarrow in a row that is narrower
+/// than it, kOverlap over columns that the one before it has done.
+enum class Edge { kWhole, kNarrow, kOverlap };
+
+/// kCount vectors of columns of a state from `first` on, `width` in a row. If kEmpty the state
+/// before is 0: by the same arithmetic, so that a decay of NaN shows.
+template <int64_t kCount, Edge kEdge, bool kEmpty, typename A>
 struct Columns {
   static constexpr int64_t kVectors = kCount;
-  int64_t first, width;  // of a row
+  int64_t first, width, done = 0;  // columns of the first vector that are not its own
 
   HWY_INLINE int64_t at(int64_t v) const {
     return first + v * static_cast<int64_t>(hn::Lanes(Tag<A>()));
@@ -29,35 +33,44 @@ struct Columns {
   HWY_INLINE Vec<A> load(const A* state, int64_t row, int64_t v) const {
     if constexpr (kEmpty) return hn::Zero(Tag<A>());
     const A* from = state + row * width + at(v);
-    if constexpr (!kNarrow) return hn::LoadU(Tag<A>(), from);
+    if constexpr (kEdge != Edge::kNarrow) return hn::LoadU(Tag<A>(), from);
     HWY_ALIGN A padded_row[kPad] = {};
     std::copy_n(from, width, padded_row);
     return hn::Load(Tag<A>(), padded_row);
   }
   HWY_INLINE void store(Vec<A> x, A* state, int64_t row, int64_t v) const {
     A* to = state + row * width + at(v);
-    if constexpr (!kNarrow) return hn::StoreU(x, Tag<A>(), to);
+    if constexpr (kEdge != Edge::kNarrow) return put(x, to);
     HWY_ALIGN A padded_row[kPad];
     hn::Store(x, Tag<A>(), padded_row);
     std::copy_n(padded_row, width, to);
   }
+  /// Columns that are done stay as they are: `after` may be `before`, where they are new already.
+  HWY_INLINE void put(Vec<A> x, A* to) const {
+    const Tag<A> d;
+    if constexpr (kEdge == Edge::kOverlap) {
+      x = hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(done)), hn::LoadU(d, to), x);
+    }
+    hn::StoreU(x, d, to);
+  }
 };
 
-/// body(columns) for as many columns at once as their sums fit in the registers. The last vector of
-/// a row may overlap the one before it: both compute the same bits.
+/// body(columns) for as many columns at once as their sums fit in the registers.
 template <bool kEmpty, typename A, typename Body>
 HWY_INLINE void for_columns(int64_t values, const Body& body) {
   constexpr int64_t kMost = 2 * kVectors;
   const int64_t lanes = hn::Lanes(Tag<A>());
-  if (values < lanes) return body(Columns<1, true, kEmpty, A>{0, values});
+  if (values < lanes) return body(Columns<1, Edge::kNarrow, kEmpty, A>{0, values});
   int64_t c = 0;
   for (; c + kMost * lanes <= values; c += kMost * lanes) {
-    body(Columns<kMost, false, kEmpty, A>{c, values});
+    body(Columns<kMost, Edge::kWhole, kEmpty, A>{c, values});
   }
-  for (; c + 2 * lanes <= values; c += 2 * lanes) body(Columns<2, false, kEmpty, A>{c, values});
-  for (; c < values; c += lanes) {
-    body(Columns<1, false, kEmpty, A>{std::min(c, values - lanes), values});
+  for (; c + 2 * lanes <= values; c += 2 * lanes) {
+    body(Columns<2, Edge::kWhole, kEmpty, A>{c, values});
   }
+  for (; c + lanes <= values; c += lanes) body(Columns<1, Edge::kWhole, kEmpty, A>{c, values});
+  if (c == values) return;
+  body(Columns<1, Edge::kOverlap, kEmpty, A>{values - lanes, values, c - (values - lanes)});
 }
 
 /// after = diag(decay) before + k u^T; if kReads o = after^T q.
@@ -77,7 +90,7 @@ HWY_INLINE void update(const StepHead<A>& head, const C& columns, const Vec<A>* 
     }
   }
   if constexpr (kReads) {
-    for (int64_t v = 0; v < C::kVectors; ++v) hn::StoreU(sum[v], d, head.o + columns.at(v));
+    for (int64_t v = 0; v < C::kVectors; ++v) columns.put(sum[v], head.o + columns.at(v));
   }
 }
 
@@ -113,7 +126,7 @@ HWY_INLINE void correct_in(const StepHead<A>& head) {
     for (int64_t v = 0; v < kCount; ++v) {
       const auto error = hn::Sub(hn::LoadU(d, head.v + columns.at(v)), from_k[v]);
       u[v] = hn::Mul(hn::Set(d, head.beta), error);
-      hn::StoreU(hn::MulAdd(both, u[v], from_q[v]), d, head.o + columns.at(v));
+      columns.put(hn::MulAdd(both, u[v], from_q[v]), head.o + columns.at(v));
     }
     update<false>(head, columns, u);
   });

@@ -14,7 +14,7 @@ struct StepHead {
   const A* v;       // [values]
   A beta;           // of correct()
   const A* before;  // null for zero
-  A* after;         // elsewhere
+  A* after;         // elsewhere, or the same
   A* o;             // [values]
 };
 

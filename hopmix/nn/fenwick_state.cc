@@ -18,6 +18,13 @@ Tensor LevelFactors::forward(const Tensor& x) {
   return torch::softplus(weight_ * map_(x).unflatten(-1, {weight_.size(0), weight_.size(1)}));
 }
 
+void check_levels(int64_t levels, int64_t tokens) {
+  const int64_t needed = ops::fenwick_levels(tokens);
+  if (levels >= needed) return;
+  throw Error("levels = " + std::to_string(levels) + ": must be at least " +
+              std::to_string(needed) + " for " + std::to_string(tokens) + " tokens");
+}
+
 void FenwickState::init(int64_t batch, torch::TensorOptions options, State& state) const {
   state.tensors["S"] = torch::zeros({batch, 0, heads, keys, values}, state_options(options));
 }
@@ -29,11 +36,8 @@ int64_t FenwickState::bytes(int64_t t, int64_t element) const {
 
 Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& q,
                     const Tensor& factors, State& state) {
-  const int64_t t = state.position, needed = ops::fenwick_levels(t + 1);
-  if (factors.size(-1) < needed) {
-    throw Error("levels = " + std::to_string(factors.size(-1)) + ": must be at least " +
-                std::to_string(needed) + " for " + std::to_string(t + 1) + " tokens");
-  }
+  const int64_t t = state.position;
+  check_levels(factors.size(-1), t + 1);
   std::vector<int64_t> levels = {0};
   ops::for_buckets(t, [&](int64_t bit) { levels.push_back(bit + 1); });
   const Tensor all = torch::cat({written.unsqueeze(1), carried}, 1);  // [B,n,H,K,V]

@@ -22,6 +22,9 @@ class LevelFactors : public torch::nn::Module {
   Tensor weight_;
 };
 
+/// Throws Error where so many levels are too few for a text of so many tokens.
+void check_levels(int64_t levels, int64_t tokens);
+
 /// state["S"] [B,buckets,heads,keys,values], nearest bucket first: as many as the number of tokens
 /// behind has bits set. float32 for narrower parameters, as all states.
 struct FenwickState {

@@ -5,31 +5,37 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
 namespace hopmix::nn {
 namespace {
 
-// concat(x_i, x_{i-1}) in one pass over the memory, and in one back.
+// concat(x_i, x_{i-1}) in one pass over the memory, and in one back. `starts`, if there are any,
+// are the tokens beside the first that nothing comes before.
 class Shift : public torch::autograd::Function<Shift> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensor forward(Context*, const Tensor& x) {
+  static Tensor forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& starts) {
+    ctx->saved_data["starts"] = starts;
     const int64_t width = x.size(2);
     const Tensor out = torch::empty({x.size(0), x.size(1), 2 * width}, x.options());
     const auto [current, previous] = halves(out, width);
     current.copy_(x);
     previous.slice(1, 0, 1).zero_();
     previous.slice(1, 1).copy_(x.slice(1, 0, -1));
+    if (starts) previous.index_fill_(1, *starts, 0);
     return out;
   }
 
-  static std::vector<Tensor> backward(Context*, const std::vector<Tensor>& grads) {
-    const auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+  static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
+    const auto starts = ctx->saved_data["starts"].toOptional<Tensor>();
+    auto [current, previous] = halves(grads[0], grads[0].size(2) / 2);
+    if (starts) previous = previous.index_fill(1, *starts, 0);
     const Tensor grad = current.clone(torch::MemoryFormat::Contiguous);
     grad.slice(1, 0, -1).add_(previous.slice(1, 1));
-    return {grad};
+    return {grad, Tensor()};
   }
 
  private:
@@ -78,11 +84,25 @@ class LinearParts : public torch::autograd::Function<LinearParts> {
 
 }  // namespace
 
+Starts::Starts(std::span<State* const> of_each_row) {
+  for (const State* state : of_each_row) positions_.push_back(state->position);
+}
+
+Tensor Starts::of_tokens(int64_t time) const {
+  if (packing_) return packing_.positions(time).unsqueeze(0);
+  return torch::tensor(positions_, torch::kInt64).unsqueeze(1) + torch::arange(time);
+}
+
+int64_t Starts::last(int64_t time) const {
+  return *std::max_element(positions_.begin(), positions_.end()) + packing_.longest(time) - 1;
+}
+
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
   HeadsConfig config;
   config.width = defaults.width;
   config.heads = table.get_at_least("heads", defaults.heads, 1);
   config.token_shift = table.get("token_shift", defaults.token_shift);
+  config.end = defaults.end;
   check_heads(config);
   return config;
 }
@@ -132,9 +152,9 @@ void check_heads(const HeadsConfig& config) {
   }
 }
 
-Tensor shift_tokens(const HeadsConfig& config, const Tensor& x) {
+Tensor shift_tokens(const HeadsConfig& config, const Tensor& x, const Packing& packing) {
   if (!config.token_shift) return x;
-  return Shift::apply(x);
+  return Shift::apply(x, packing ? std::optional(packing.starts()) : std::nullopt);
 }
 
 Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& state) {
@@ -152,6 +172,18 @@ Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& stat
   return input;
 }
 
+Tensor shift_tokens_each(const HeadsConfig& config, const Tensor& x,
+                         std::span<State* const> states) {
+  if (!config.token_shift) return x.unsqueeze(1);
+  std::vector<Tensor> previous;
+  for (size_t b = 0; b < states.size(); ++b) {
+    Tensor& last = states[b]->tensors.at("last");
+    previous.push_back(last);
+    last = x.narrow(0, static_cast<int64_t>(b), 1).clone();
+  }
+  return torch::cat({x, torch::cat(previous)}, -1).unsqueeze(1);
+}
+
 void init_token_shift(const HeadsConfig& config, int64_t batch, torch::TensorOptions options,
                       State& state) {
   if (config.token_shift) state.tensors["last"] = torch::zeros({batch, config.width}, options);
@@ -161,26 +193,57 @@ Tensor split_heads(const Tensor& x, int64_t heads) {
   return x.unflatten(-1, {heads, x.size(-1) / heads});
 }
 
-Tensor apply_rope(const Tensor& x, int64_t start) {
-  const int64_t time = x.size(1), width = x.size(3);
+std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b) {
+  std::vector<Tensor> row;
+  for (const Tensor& part : parts) row.push_back(part.narrow(0, static_cast<int64_t>(b), 1));
+  return row;
+}
+
+namespace {
+
+// One token of each sequence, x [B,1,H,D], as complex numbers: few and short operations, as all
+// that a step does.
+Tensor rotate_token(const Tensor& x, const std::vector<int64_t>& positions) {
+  const int64_t pairs = x.size(3) / 2, rows = static_cast<int64_t>(positions.size());
+  const Tensor turns = torch::empty({rows, 1, 1, pairs}, torch::kComplexDouble);
+  auto* turn = turns.mutable_data_ptr<c10::complex<double>>();
+  for (const int64_t position : positions) {
+    for (int64_t p = 0; p < pairs; ++p) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(10000.0, -static_cast<double>(p) / static_cast<double>(pairs));
+      *turn++ = {std::cos(angle), std::sin(angle)};
+    }
+  }
+  const Tensor numbers = torch::view_as_complex(x.unflatten(-1, {pairs, 2}));
+  return torch::view_as_real(numbers * turns.to(numbers.scalar_type())).flatten(-2);
+}
+
+}  // namespace
+
+Tensor apply_rope(const Tensor& x, const Starts& start) {
+  const int64_t width = x.size(3);
+  if (x.size(1) == 1 && x.scalar_type() != torch::kBFloat16) {
+    return rotate_token(x, start.positions());
+  }
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
   const Tensor frequency =
       torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
-  const Tensor angle = torch::arange(start, start + time, options).unsqueeze(1) * frequency;
-  const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(1);  // [T,1,D/2]
-  const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(1);
+  const Tensor position = start.of_tokens(x.size(1)).to(options);
+  const Tensor angle = position.unsqueeze(2) * frequency;
+  const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(2);  // [1 or B,T,1,D/2]
+  const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(2);
   const Tensor pairs = x.unflatten(-1, {width / 2, 2});
   const Tensor even = pairs.select(-1, 0), odd = pairs.select(-1, 1);
   return torch::stack({even * cos - odd * sin, even * sin + odd * cos}, -1).flatten(-2);
 }
 
 std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, int64_t start) {
-  std::vector<Tensor> parts = split_heads(qkv(input), 3 * config.heads).chunk(3, 2);
-  if (config.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
-  }
-  return parts;
+                                const Tensor& input, const Starts& start) {
+  const Tensor all = split_heads(qkv(input), 3 * config.heads);
+  if (!config.rope) return all.chunk(3, 2);
+  const Tensor rotated = apply_rope(all.narrow(2, 0, 2 * config.heads), start);
+  return {rotated.narrow(2, 0, config.heads), rotated.narrow(2, config.heads, config.heads),
+          all.narrow(2, 2 * config.heads, config.heads)};
 }
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {
@@ -196,6 +259,19 @@ Tensor token_softmax(const Tensor& q, const Tensor& k) {
 
 Tensor token_softmax(const Tensor& q, const Tensor& k, const Tensor& own) {
   return torch::softmax(torch::cat({token_scores(q, k), token_scores(q, own)}, -1), -1);
+}
+
+Tensor token_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const std::optional<Tensor>& slots,
+                       const std::optional<std::pair<Tensor, Tensor>>& own) {
+  if (!torch::GradMode::is_enabled() || !q.requires_grad()) {
+    const torch::NoGradGuard no_grad;
+    if (!own) return ops::attention_step(q, k, v, slots);
+    return ops::attention_step(q, k, v, slots, own->first.squeeze(1), own->second.squeeze(1));
+  }
+  const auto read = [&](const Tensor& all) { return slots ? all.index_select(1, *slots) : all; };
+  if (!own) return token_sum(token_softmax(q, read(k)), read(v));
+  return token_sum(token_softmax(q, read(k), own->first), read(v), own->second);
 }
 
 Tensor token_sum(const Tensor& p, const Tensor& v) {

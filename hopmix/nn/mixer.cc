@@ -3,6 +3,20 @@
 #include <vector>
 
 namespace hopmix::nn {
+namespace {
+
+// The states of several sequences as the one of a batch: a copy.
+State stack(std::span<State* const> states) {
+  State all;
+  for (const auto& [name, first] : states[0]->tensors) {
+    std::vector<Tensor> parts;
+    for (const State* state : states) parts.push_back(state->tensors.at(name));
+    all.tensors[name] = torch::cat(parts);
+  }
+  return all;
+}
+
+}  // namespace
 
 int64_t State::bytes() const {
   int64_t total = 0;
@@ -10,10 +24,36 @@ int64_t State::bytes() const {
   return total;
 }
 
+void make_own(Tensor& tensor) {
+  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
+}
+
 Tensor Mixer::prefill(const Tensor& x, State& state, Context& context) {
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < x.size(1); ++t) outputs.push_back(step(x.select(1, t), state, context));
   return torch::stack(outputs, 1);
+}
+
+Tensor Mixer::step_each(const Tensor& x, std::span<State* const> states,
+                        std::span<Context> contexts) {
+  if (!same_step_anywhere()) {
+    std::vector<Tensor> outputs;
+    for (size_t b = 0; b < states.size(); ++b) {
+      outputs.push_back(step(x.narrow(0, static_cast<int64_t>(b), 1), *states[b], contexts[b]));
+    }
+    return torch::cat(outputs);
+  }
+  const torch::NoGradGuard no_grad;
+  State all = stack(states);
+  const Tensor y = step(x, all, contexts[0]);
+  for (size_t b = 0; b < states.size(); ++b) {
+    for (auto& [name, tensor] : states[b]->tensors) {
+      make_own(tensor);
+      tensor.copy_(all.tensors.at(name).narrow(0, static_cast<int64_t>(b), 1));
+    }
+    ++states[b]->position;
+  }
+  return y;
 }
 
 }  // namespace hopmix::nn

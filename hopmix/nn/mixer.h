@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+
+#include "hopmix/nn/packing.h"
 
 namespace hopmix::nn {
 
@@ -32,7 +35,8 @@ struct SharedCache {
 /// Travels through the layers of one forward pass or one step.
 struct Context {
   std::map<std::string, SharedCache> mem;
-  Tensor rows;  // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
+  Packing packing;  // of a forward pass: the sequences of a row
+  Tensor rows;      // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
 
   /// y [B,T,...], or [n,...] of it where only `rows` are wanted.
   Tensor wanted(const Tensor& y) const {
@@ -51,10 +55,14 @@ struct State {
   int64_t bytes() const;
 };
 
+/// Before `tensor` of a state is written to: a copy, if a fork or a view refers to its memory too.
+void make_own(Tensor& tensor);
+
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
-  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only.
+  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only, and with
+  /// `context.packing` on those of its own sequence, as if it were alone.
   virtual Tensor forward(const Tensor& x, Context& context) = 0;
 
   /// The state before the first token, of `batch` sequences.
@@ -68,6 +76,20 @@ class Mixer : public torch::nn::Module {
   /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]: what T steps give,
   /// to rounding, and the state after them. Token by token, unless a mixer has a quicker way.
   virtual Tensor prefill(const Tensor& x, State& state, Context& context);
+
+  /// One token of each of B sequences that stand at positions of their own: row b of x [B,width] is
+  /// the next of states[b], the state of one sequence, and goes with contexts[b]. No two states are
+  /// the same. -> [B,width], `step` of each to rounding, and advances all. Row by row, unless the
+  /// states can be stacked or a mixer has a quicker way.
+  virtual Tensor step_each(const Tensor& x, std::span<State* const> states,
+                           std::span<Context> contexts);
+
+  /// Whether a step is the same at every position, its tensors keep their sizes and nothing is
+  /// shared with other layers: then sequences at any positions take a step as one batch.
+  virtual bool same_step_anywhere() const { return false; }
+
+  /// Throws Error where a sequence cannot have so many tokens.
+  virtual void check_length(int64_t /*tokens*/) const {}
 
   /// Whether it publishes a cache or reads one. The layers of such a model take a token in one
   /// after another before the next one: of each, a reader needs the caches as they were.

@@ -1,6 +1,7 @@
 // Every mixer keeps the same promises; one row of the table below is all that a new one adds.
 #include <gtest/gtest.h>
 #include <omp.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <numeric>
 
@@ -116,6 +117,7 @@ class Reading : public Mixer {
 
   Tensor forward(const Tensor& x, Context& context) override {
     Context all;
+    all.packing = context.packing;
     const Tensor y = x + publisher_->forward(x, all);
     all.rows = context.rows;
     return reader_->forward(y, all);
@@ -191,6 +193,41 @@ class MixerTest : public testing::TestWithParam<Case> {
   static Tensor run(Mixer& mixer, const Tensor& x) {
     Context context;
     return mixer.forward(x, context);
+  }
+
+  // Documents in one row, an empty one among them.
+  static const std::vector<int64_t>& lengths() {
+    static const std::vector<int64_t> all = {63, 1, 0, 100, 2, 65, 0};
+    return all;
+  }
+
+  static Tensor packed_input() { return input(1, 231); }
+
+  // The first tokens of a document have nothing to read in layers that read earlier ones alone.
+  static constexpr int64_t kMayReadNothing = 3;
+
+  static Tensor run_packed(Mixer& mixer, const Tensor& x) {
+    Context context;
+    const Tensor ends = torch::tensor(lengths(), torch::kInt64).cumsum(0);
+    context.packing = Packing(torch::cat({torch::zeros({1}, torch::kInt64), ends}), x);
+    return mixer.forward(x, context);
+  }
+
+  // `one(first, last)` of every document that has tokens.
+  template <typename One>
+  static void for_each_document(const One& one) {
+    int64_t first = 0;
+    for (const int64_t length : lengths()) {
+      if (length > 0) one(first, first + length);
+      first += length;
+    }
+  }
+
+  // The gradients of the input and of every parameter, and the outputs.
+  static std::vector<Tensor> results(Mixer& mixer, const Tensor& x, const Tensor& y) {
+    std::vector<Tensor> all = {y.detach(), x.grad().clone()};
+    for (const Tensor& parameter : mixer.parameters()) all.push_back(parameter.grad().clone());
+    return all;
   }
 };
 
@@ -313,6 +350,55 @@ TEST_P(MixerTest, AForkGoesItsOwnWay) {
   }
 }
 
+// Sequences of their own lengths, which join and leave, and one that is a fork of another.
+TEST_P(MixerTest, StepEachIsTheStepOfEach) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(4, 100).to(torch::kFloat64);
+  x[3].slice(0, 0, 41).copy_(x[2].slice(0, 0, 41));
+  const Tensor whole = run(*mixer, x);
+  const std::vector<int64_t> behind = {0, 1, 41};
+  std::vector<State> all;
+  Context context;
+  for (int64_t s = 0; s < 3; ++s) {
+    all.push_back(mixer->initial_state(1));
+    for (int64_t t = 0; t < behind[s]; ++t) {
+      mixer->step(x[s][t].unsqueeze(0), all.back(), context);
+    }
+  }
+  all.push_back(all[2]);
+  for (int64_t i = 0; i < 40; ++i) {
+    std::vector<size_t> running;
+    for (const size_t s : {3, 1, 0, 2}) {
+      if ((s != 1 || i < 20) && (s != 0 || i >= 7) && (s != 2 || i % 5 != 3)) running.push_back(s);
+    }
+    std::vector<State*> states;
+    std::vector<Tensor> tokens, expected;
+    for (const size_t s : running) {
+      const auto row = static_cast<int64_t>(s);
+      states.push_back(&all[s]);
+      tokens.push_back(x[row][all[s].position]);
+      expected.push_back(whole[row][all[s].position]);
+    }
+    std::vector<Context> contexts(running.size());
+    const Tensor y = mixer->step_each(torch::stack(tokens), states, contexts);
+    ASSERT_EQ(y.sizes(), torch::stack(expected).sizes());
+    EXPECT_LT((y - torch::stack(expected)).abs().max().item<double>(), 1e-12) << "step " << i;
+    for (const State* state : states) {
+      ASSERT_EQ(state->bytes(), mixer->state_bytes(state->position));
+      for (const auto& [name, tensor] : state->tensors) {
+        EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()),
+                  tensor.numel() * tensor.element_size())
+            << name;
+      }
+    }
+  }
+  EXPECT_EQ(all[0].position, 33);
+  EXPECT_EQ(all[1].position, 21);
+  EXPECT_EQ(all[3].position, 81);
+}
+
 TEST_P(MixerTest, WantedRowsAreThoseOfTheWhole) {
   const auto mixer = make();
   mixer->to(torch::kFloat64);
@@ -373,6 +459,79 @@ TEST_P(MixerTest, ThreadCountDoesNotChangeABit) {
   const std::vector<Tensor> one = gradients(1), two = gradients(2);
   at::set_num_threads(threads);
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(torch::equal(one[i], two[i])) << i;
+}
+
+TEST_P(MixerTest, APackedDocumentIsThatDocumentAlone) {
+  const auto mixer = make();
+  mixer->to(torch::kFloat64);
+  const Tensor x = packed_input().to(torch::kFloat64).requires_grad_();
+  const Tensor y = run_packed(*mixer, x);
+  const Tensor weight = torch::randn_like(y);
+  (y * weight).sum().backward();
+  const std::vector<Tensor> packed = results(*mixer, x, y);
+  mixer->zero_grad();
+  x.mutable_grad() = Tensor();
+  std::vector<Tensor> outputs;
+  for_each_document([&](int64_t first, int64_t last) {
+    outputs.push_back(run(*mixer, x.slice(1, first, last)));
+    (outputs.back() * weight.slice(1, first, last)).sum().backward();
+  });
+  const std::vector<Tensor> alone = results(*mixer, x, torch::cat(outputs, 1));
+  ASSERT_EQ(packed.size(), alone.size());
+  for (size_t i = 0; i < packed.size(); ++i) {
+    ASSERT_EQ(packed[i].sizes(), alone[i].sizes());
+    const double scale = std::max(1.0, alone[i].abs().max().item<double>());
+    EXPECT_LT((packed[i] - alone[i]).abs().max().item<double>(), 1e-12 * scale) << i;
+  }
+}
+
+TEST_P(MixerTest, NothingCrossesFromOnePackedDocumentToAnother) {
+  const auto mixer = make();
+  const torch::NoGradGuard no_grad;
+  const Tensor x = packed_input();
+  const Tensor before = run_packed(*mixer, x);
+  for (const double factor : {1e4, std::nan("")}) {
+    for_each_document([&](int64_t first, int64_t last) {
+      Tensor changed = x.clone();
+      changed.slice(1, first, last).mul_(factor);
+      const Tensor after = run_packed(*mixer, changed);
+      EXPECT_TRUE(torch::equal(before.slice(1, 0, first), after.slice(1, 0, first))) << first;
+      EXPECT_TRUE(torch::equal(before.slice(1, last), after.slice(1, last))) << first;
+      if (last - first < kMayReadNothing) return;
+      EXPECT_FALSE(torch::equal(before.slice(1, first, last), after.slice(1, first, last)));
+    });
+  }
+}
+
+// The same of gradients: of what a document's outputs are lost on, nothing reaches another.
+TEST_P(MixerTest, NoGradientCrossesFromOnePackedDocumentToAnother) {
+  const auto mixer = make();
+  const Tensor x = packed_input().requires_grad_();
+  const Tensor y = run_packed(*mixer, x);
+  for_each_document([&](int64_t first, int64_t last) {
+    const Tensor grad =
+        torch::autograd::grad({y.slice(1, first, last).square().sum()}, {x}, {}, true)[0];
+    EXPECT_EQ(grad.slice(1, 0, first).count_nonzero().item<int64_t>(), 0) << first;
+    EXPECT_EQ(grad.slice(1, last).count_nonzero().item<int64_t>(), 0) << first;
+    if (last - first >= kMayReadNothing) {
+      EXPECT_GT(grad.abs().max().item<double>(), 0);
+    }
+  });
+}
+
+TEST_P(MixerTest, PackedInBfloat16) {
+  const auto mixer = make();
+  mixer->to(torch::kBFloat16);
+  const torch::NoGradGuard no_grad;
+  const Tensor x = packed_input().to(torch::kBFloat16);
+  const Tensor y = run_packed(*mixer, x);
+  EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+  for_each_document([&](int64_t first, int64_t last) {
+    const Tensor alone = run(*mixer, x.slice(1, first, last)).to(torch::kFloat64);
+    const Tensor error = (y.slice(1, first, last).to(torch::kFloat64) - alone).abs();
+    // Sums of float32 in another order, then one rounding.
+    EXPECT_LE(error.max().item<double>(), 0x1p-7 * alone.abs().max().item<double>()) << first;
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, MixerTest, testing::ValuesIn(cases()), [](const auto& test) {

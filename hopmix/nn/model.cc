@@ -1,10 +1,29 @@
 #include "hopmix/nn/model.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
+#include <set>
 
 #include "hopmix/nn/heads.h"
 
 namespace hopmix::nn {
+
+namespace {
+
+// A pass that nobody differentiates goes past autograd, whose bookkeeping is a fifth of the time of
+// a step.
+class PastAutograd {
+ public:
+  PastAutograd() {
+    if (!torch::GradMode::is_enabled()) below_.emplace();
+  }
+
+ private:
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_;
+};
+
+}  // namespace
 
 Block::Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer) : mixer_(std::move(mixer)) {
   register_module("mixer", mixer_);
@@ -28,6 +47,12 @@ Tensor Block::forward(const Tensor& x, Context& context) {
 
 Tensor Block::step(const Tensor& x, State& state, Context& context) {
   const Tensor y = mixer_->step(mixer_norm_->forward(x), state, context);
+  return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
+}
+
+Tensor Block::step_each(const Tensor& x, std::span<State* const> states,
+                        std::span<Context> contexts) {
+  const Tensor y = mixer_->step_each(mixer_norm_->forward(x), states, contexts);
   return feed_forward(mixer_->one_vector_a_hop() ? y : x + y);
 }
 
@@ -66,7 +91,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   head_ = register_module("head", linear(config.width, heads * task.vocabulary, /*bias=*/true));
 }
 
-Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
+Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
   const int64_t fields = static_cast<int64_t>(field_maps_.size());
   Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
   for (int64_t f = 0; f < fields; ++f) {
@@ -76,29 +101,51 @@ Tensor LanguageModel::embed(const Tensor& tokens, int64_t start) {
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
   if (!positions_.defined()) return x;
-  const int64_t end = start + tokens.size(1);
-  if (end > config_.max_length) {
-    throw Error(
-        "position " + std::to_string(end - 1) + ": the model's table of learned positions holds " +
-        std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" or " +
-        "\"none\" for longer sequences");
-  }
-  return x + positions_.slice(0, start, end);
+  const int64_t time = tokens.size(1);
+  check_position(starts.last(time));
+  if (starts.shared()) return x + positions_.narrow(0, starts.positions()[0], time);
+  return x + torch::embedding(positions_, starts.of_tokens(time).to(positions_.device()));
 }
 
-Tensor LanguageModel::forward(const Tensor& tokens) {
+void LanguageModel::check_position(int64_t position) const {
+  if (!positions_.defined() || position < config_.max_length) return;
+  throw Error(
+      "position " + std::to_string(position) + ": the model's table of learned positions holds " +
+      std::to_string(config_.max_length) + " (model.max_length); use positions = \"rope\" " +
+      "or \"none\" for longer sequences");
+}
+
+void LanguageModel::check_length(int64_t tokens) const {
+  check_position(tokens - 1);
+  for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_length(tokens);
+}
+
+namespace {
+
+Context context_of(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
   Context context;
-  std::vector<Tensor> after = {embed(tokens, 0)};
+  if (cu_seqlens) context.packing = Packing(*cu_seqlens, tokens);
+  return context;
+}
+
+}  // namespace
+
+Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
+  Context context = context_of(tokens, cu_seqlens);
+  std::vector<Tensor> after = {embed(tokens, context.packing)};
   for (const std::shared_ptr<Block>& block : blocks_) {
     after.push_back(block->forward(after.back(), context));
   }
   return head(after);
 }
 
-Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows) {
-  if (config_.task.readouts > 1) return forward(tokens).flatten(0, 2).index_select(0, rows);
-  Context context;
-  Tensor x = embed(tokens, 0);
+Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
+                                 const std::optional<Tensor>& cu_seqlens) {
+  if (config_.task.readouts > 1) {
+    return forward(tokens, cu_seqlens).flatten(0, 2).index_select(0, rows);
+  }
+  Context context = context_of(tokens, cu_seqlens);
+  Tensor x = embed(tokens, context.packing);
   for (const std::shared_ptr<Block>& block : blocks_) {
     if (block == blocks_.back()) context.rows = rows;
     x = block->forward(x, context);
@@ -135,6 +182,7 @@ ModelState LanguageModel::initial_state(int64_t batch) const {
 }
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
+  const PastAutograd past_autograd;
   Context context;
   std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -143,7 +191,34 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   return head(after);
 }
 
+Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> states) {
+  if (tokens.size(0) != static_cast<int64_t>(states.size())) {
+    throw Error("states: must be one a row of tokens, " + std::to_string(tokens.size(0)) +
+                ", and are " + std::to_string(states.size()));
+  }
+  if (states.empty()) throw Error("tokens: must be of at least one sequence");
+  if (states.size() == 1) return step(tokens, *states[0]);
+  const PastAutograd past_autograd;
+  std::set<const ModelState*> known;
+  for (const ModelState* state : states) {
+    if (!known.insert(state).second) throw Error("states: one of them is there twice");
+  }
+  std::vector<State*> of_block;
+  const auto select = [&](size_t block) {
+    of_block.clear();
+    for (ModelState* state : states) of_block.push_back(&state->blocks[block]);
+    return std::span<State* const>(of_block);
+  };
+  std::vector<Context> contexts(states.size());
+  std::vector<Tensor> after = {embed(tokens.unsqueeze(1), Starts(select(0))).squeeze(1)};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    after.push_back(blocks_[i]->step_each(after.back(), select(i), contexts));
+  }
+  return head(after);
+}
+
 Tensor LanguageModel::prefill(const Tensor& tokens, ModelState& state) {
+  const PastAutograd past_autograd;
   const bool shares = std::any_of(blocks_.begin(), blocks_.end(),
                                   [](const auto& block) { return block->mixer().shares_cache(); });
   if (shares) {
@@ -217,6 +292,7 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   defaults.heads = table.get_at_least("heads", defaults.heads, 1);
   defaults.token_shift = table.get("token_shift", defaults.token_shift);
   defaults.rope = config.positions == "rope";
+  defaults.end = config.max_length;
 
   std::vector<std::shared_ptr<Mixer>> mixers;
   for (config::Table& block : table.tables("blocks")) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "hopmix/config/config.h"
+#include "hopmix/nn/heads.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"
@@ -19,7 +21,8 @@ class Block : public torch::nn::Module {
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
   Tensor forward(const Tensor& x, Context& context);  // [B,T,width] -> what is wanted of it
-  Tensor step(const Tensor& x, State& state, Context& context);     // [B,width]
+  Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
+  Tensor step_each(const Tensor& x, std::span<State* const> states, std::span<Context> contexts);
   Tensor prefill(const Tensor& x, State& state, Context& context);  // [B,T,width]
   const Mixer& mixer() const { return *mixer_; }
 
@@ -71,21 +74,33 @@ class LanguageModel : public torch::nn::Module {
   LanguageModel(const ModelConfig& config, const std::vector<std::shared_ptr<Mixer>>& mixers);
 
   /// tokens [B,T] int64 (or [B,T,1 + fields]) -> logits [B,T,vocabulary], or
-  /// [B,T,readouts,vocabulary] with several. Throws Error when T exceeds a learned position table.
-  Tensor forward(const Tensor& tokens);
+  /// [B,T,readouts,vocabulary] with several. With cu_seqlens (int64 [N+1], rising from 0 to T) B is
+  /// 1 and the N packed sequences [cu_seqlens[n], cu_seqlens[n+1]) do not see each other: each
+  /// begins at position 0, as if it were alone. Throws Error when a sequence exceeds a learned
+  /// position table.
+  Tensor forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens = {});
   /// The same at `rows` (int64 [n], places of the flattened logits) -> [n,vocabulary]. Mixers see
   /// every token; with one readout, what comes after the last of them, which no other token reads,
   /// is computed at these alone.
-  Tensor forward_at(const Tensor& tokens, const Tensor& rows);
+  Tensor forward_at(const Tensor& tokens, const Tensor& rows,
+                    const std::optional<Tensor>& cu_seqlens = {});
 
   ModelState initial_state(int64_t batch) const;
   /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].
   /// Throws Error past the end of a learned position table.
   Tensor step(const Tensor& tokens, ModelState& state);
+  /// The next token of each of B >= 1 sequences that stand at positions of their own, each with the
+  /// state of one sequence and no two with the same: row b of `tokens` is of states[b]. Equal to
+  /// `step` of each alone, to rounding; weights are read once for all, and no state is copied to be
+  /// together. Throws Error past the end of a learned position table, before any state changes.
+  Tensor step(const Tensor& tokens, std::span<ModelState* const> states);
   /// The next T >= 1 tokens of each sequence, [B,T] (or [B,T,1 + fields]) -> what `step` gives for
   /// the last of them. Equal to T steps to rounding, and much quicker where no layer reads a
   /// published cache.
   Tensor prefill(const Tensor& tokens, ModelState& state);
+  /// Throws Error where a sequence cannot have so many tokens: the end of a learned position table,
+  /// or of what a mixer is for.
+  void check_length(int64_t tokens) const;
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
 
@@ -93,7 +108,9 @@ class LanguageModel : public torch::nn::Module {
   int64_t parameter_count() const;
 
  private:
-  Tensor embed(const Tensor& tokens, int64_t start);  // [B,T,...] -> [B,T,width]
+  // tokens [B,T,...] -> [B,T,width], the first of each row at one of the `starts`, or all at one.
+  Tensor embed(const Tensor& tokens, const Starts& starts);
+  void check_position(int64_t position) const;  // of a token
   // What each block gives, [...,width] -> logits.
   Tensor head(const std::vector<Tensor>& after);
   Tensor readout(const Tensor& x, int64_t m);  // [...,width] -> [...,vocabulary]

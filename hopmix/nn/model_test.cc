@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "hopmix/base/testing.h"
+
 namespace hopmix::nn {
 namespace {
 
@@ -60,6 +62,56 @@ TEST(Model, RowsAreThoseOfTheWholeForward) {
     for (size_t i = 0; i < whole.size(); ++i) {
       EXPECT_LT((whole[i] - alone[i]).abs().max().item<double>(), 1e-12) << i;
     }
+  }
+}
+
+// Outputs and every gradient, with the positions of each document its own.
+TEST(Model, APackedDocumentIsThatDocumentAlone) {
+  const std::vector<int64_t> ends = {0, 17, 18, 18, 58, 60};
+  const Tensor cu_seqlens = torch::tensor(ends, torch::kInt64);
+  for (const std::string positions : {"learned", "rope", "none"}) {
+    std::string text = kHybrid;
+    text.replace(text.find("\"rope\""), 6, '"' + positions + '"');
+    const auto model = build(text);
+    model->to(torch::kFloat64);
+    const Tensor tokens = torch::randint(0, 11, {1, 60}, torch::kInt64);
+    const Tensor weight = torch::randn({1, 60, 11}, torch::kFloat64);
+    const auto gradients = [&] {
+      std::vector<Tensor> all;
+      for (const Tensor& p : model->parameters()) all.push_back(p.grad().clone());
+      model->zero_grad();
+      return all;
+    };
+    const Tensor packed = model->forward(tokens, cu_seqlens);
+    (packed * weight).sum().backward();
+    const std::vector<Tensor> of_packed = gradients();
+    std::vector<Tensor> outputs;
+    for (size_t n = 0; n + 1 < ends.size(); ++n) {
+      if (ends[n] == ends[n + 1]) continue;
+      outputs.push_back(model->forward(tokens.slice(1, ends[n], ends[n + 1])));
+      (outputs.back() * weight.slice(1, ends[n], ends[n + 1])).sum().backward();
+    }
+    const std::vector<Tensor> of_each = gradients();
+    EXPECT_LT((packed - torch::cat(outputs, 1)).abs().max().item<double>(), 1e-12) << positions;
+    for (size_t i = 0; i < of_each.size(); ++i) {
+      const double scale = std::max(1.0, of_each[i].abs().max().item<double>());
+      EXPECT_LT((of_packed[i] - of_each[i]).abs().max().item<double>(), 1e-12 * scale)
+          << positions << " " << i;
+    }
+    const torch::NoGradGuard no_grad;
+    const Tensor rows = torch::tensor({0, 16, 17, 18, 59}, torch::kInt64);
+    EXPECT_LT((model->forward_at(tokens, rows, cu_seqlens) - packed[0].index_select(0, rows))
+                  .abs()
+                  .max()
+                  .item<double>(),
+              1e-12);
+    // A document that changes changes no bit of another.
+    Tensor changed = tokens.clone();
+    changed.slice(1, 18, 58).add_(1).remainder_(11);
+    const Tensor other = model->forward(changed, cu_seqlens);
+    EXPECT_TRUE(torch::equal(other.slice(1, 0, 18), packed.slice(1, 0, 18))) << positions;
+    EXPECT_TRUE(torch::equal(other.slice(1, 58), packed.slice(1, 58))) << positions;
+    EXPECT_FALSE(torch::equal(other.slice(1, 18, 58), packed.slice(1, 18, 58)));
   }
 }
 
@@ -139,6 +191,24 @@ TEST(Model, SeveralReadoutsOfTokensWithFields) {
   }
 }
 
+TEST(Model, PackedReadoutsOfTokensWithFields) {
+  const auto model = build_readouts();
+  model->to(torch::kFloat64);
+  const torch::NoGradGuard no_grad;
+  const Tensor tokens = readout_tokens().view({1, 40, 3});
+  const Tensor cu_seqlens = torch::tensor({0, 20, 40}, torch::kInt64);
+  const Tensor rows = torch::arange(0, 120, 7);
+  const Tensor whole = model->forward(readout_tokens());
+  EXPECT_LT((model->forward(tokens, cu_seqlens).view_as(whole) - whole).abs().max().item<double>(),
+            1e-12);
+  EXPECT_LT(
+      (model->forward_at(tokens, rows, cu_seqlens) - whole.flatten(0, 2).index_select(0, rows))
+          .abs()
+          .max()
+          .item<double>(),
+      1e-12);
+}
+
 TEST(Model, AReadoutComesFromTheBlocksBeforeIt) {
   const auto model = build_readouts();
   const std::vector<int64_t> after = {1, 3, 2};
@@ -202,6 +272,18 @@ TEST(Model, LearnedPositionsEnd) {
                   .find("position 40: the model's table of learned positions holds 40"),
               std::string::npos);
   }
+}
+
+TEST(Model, LearnedPositionsEndWithTheLongestDocument) {
+  const auto model = build("[model]\nwidth = 8\n[[model.blocks]]\nmixer = 'attention'");
+  const Tensor tokens = torch::zeros({1, 100}, torch::kInt64);
+  const auto error = [&](const std::vector<int64_t>& ends) {
+    return hopmix::error_of([&] { model->forward(tokens, torch::tensor(ends, torch::kInt64)); });
+  };
+  EXPECT_EQ(error({0, 40, 80, 100}), "");
+  EXPECT_EQ(error({0, 40, 81, 100}).substr(0, 60),
+            "position 40: the model's table of learned positions holds 40");
+  EXPECT_EQ(error({0, 40, 99}), "cu_seqlens[2] = 99: must be the number of tokens, 100");
 }
 
 TEST(Model, MlpOfZeroIsNone) {

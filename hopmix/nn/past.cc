@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "hopmix/base/error.h"
 
@@ -11,11 +12,6 @@ namespace {
 constexpr int64_t kFirstLength = 4096;
 constexpr int64_t kRowsAtOnce = 64;
 constexpr const char* kTokens = "tokens";
-
-// A fork shares its memory until one of the two goes on; a view of it still reads the old.
-void make_own(Tensor& tensor) {
-  if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
-}
 
 // Room for `slots` tokens, of which `used` are there.
 void grow(Tensor& tensor, int64_t slots, int64_t used) {
@@ -36,30 +32,37 @@ int64_t count(const std::vector<int32_t>& row) { return static_cast<int64_t>(row
 
 }  // namespace
 
-Past::Past(const std::string& spec)
+Past::Past(const std::string& spec, int64_t length)
     : pattern_(spec, 1), dense_(pattern_.spec() == "dense"), inherits_(pattern_.inherits()) {
   if (dense_) inherits_ = false;  // a view of all is quicker than slots
+  if (dense_ || inherits_) return;
+  if (length == 0 && pattern_.most_tokens() < std::numeric_limits<int32_t>::max()) {
+    length = pattern_.most_tokens();
+  }
+  if (length == 0) return;
+  pattern_ = Pattern(pattern_.spec(), length);
+  use_ = last_use(pattern_);
 }
 
 void Past::bind(int64_t i) const {
   if (i < pattern_.size()) return;
-  // Twice what is needed, so that a stream rebinds log(n) times. The file of a dag has a length of
-  // its own and may refuse: then what it has.
-  const auto fits = [&](int64_t n) {
-    try {
-      pattern_ = Pattern(pattern_.spec(), n);
-    } catch (const Error&) {
-      return false;
-    }
-    return true;
-  };
-  int64_t too_many = std::max(kFirstLength, 2 * i);
-  if (fits(too_many)) return;
-  pattern_ = Pattern(pattern_.spec(), i + 1);
-  while (too_many - pattern_.size() > 1) {
-    const int64_t middle = pattern_.size() + (too_many - pattern_.size()) / 2;
-    if (!fits(middle)) too_many = middle;
-  }
+  // Twice what is needed, so that a stream rebinds log(n) times.
+  const int64_t wanted = std::max(kFirstLength, 2 * i);
+  if (!fixed())
+    pattern_ = Pattern(pattern_.spec(), std::max(std::min(wanted, pattern_.most_tokens()), i + 1));
+  if (i < pattern_.size()) return;
+  throw Error("pattern '" + pattern_.spec() + "': is for " + std::to_string(pattern_.size()) +
+              " tokens, and here is token " + std::to_string(i));
+}
+
+int64_t Past::slot_of(int64_t token) const {
+  return fixed() ? use_.slot[static_cast<size_t>(token)] : token;
+}
+
+void Past::check_length(int64_t tokens) const {
+  // Others have no end, and bound to all that a text may become they may take memory that it never
+  // needs.
+  if (fixed()) bind(tokens - 1);
 }
 
 const std::vector<int32_t>& Past::row(int64_t i) const {
@@ -73,7 +76,10 @@ const std::vector<int32_t>& Past::row(int64_t i) const {
   return row.cols;
 }
 
-int64_t Past::held(int64_t t) const { return inherits() ? count(row(t)) : t; }
+int64_t Past::held(int64_t t) const {
+  if (fixed()) return use_.used[static_cast<size_t>(std::min(t, pattern_.size()))];
+  return inherits() ? count(row(t)) : t;
+}
 
 int64_t Past::largest_row(int64_t begin, int64_t end) const {
   int64_t most = 0;
@@ -91,9 +97,11 @@ int64_t Past::largest_row(int64_t begin, int64_t end) const {
 
 int64_t Past::slots(int64_t t) const {
   if (!inherits()) {
-    const auto next = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(t)));
+    const int64_t needed = held(t);
+    const auto next = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
     const int64_t unit = std::max<int64_t>(1, next / 8);
-    return (t + unit - 1) / unit * unit;
+    const int64_t rounded = (needed + unit - 1) / unit * unit;
+    return fixed() ? std::min<int64_t>(rounded, use_.used.back()) : rounded;
   }
   for (; scanned_ <= t; scanned_ = std::min(scanned_ + kRowsAtOnce, t + 1)) {
     const int64_t end = std::min(scanned_ + kRowsAtOnce, t + 1);
@@ -110,9 +118,18 @@ int64_t Past::bytes(int64_t t, int64_t a_token) const {
   return slots(t) * (a_token + name);
 }
 
+std::optional<Tensor> Past::slots_read(const State& state) const {
+  if (inherits() || dense_) return {};
+  const std::vector<int32_t>& reads = row(state.position);
+  Tensor slots = torch::empty({count(reads)}, torch::kInt32);
+  auto* to = slots.mutable_data_ptr<int32_t>();
+  for (const int32_t j : reads) *to++ = static_cast<int32_t>(slot_of(j));
+  return slots;
+}
+
 Tensor Past::read(const State& state, const std::string& name) const {
   if (inherits() || dense_) return held_rows(state, name);
-  return select_tokens(state.tensors.at(name), row(state.position));
+  return state.tensors.at(name).index_select(1, *slots_read(state));
 }
 
 Tensor Past::held_rows(const State& state, const std::string& name) const {
@@ -129,15 +146,18 @@ std::vector<int32_t> Past::tokens(const State& state) const {
 void Past::append(State& state, const Entries& entries) const {
   if (inherits()) return append_to_slots(state, entries);
   const int64_t i = state.position;
+  bind(i);
+  const int64_t slot = slot_of(i), there = held(i);
+  if (slot < 0) return;
   const torch::NoGradGuard no_grad;
   for (const auto& [name, value] : entries) {
     Tensor& kept = state.tensors.at(name);
-    if (i < kept.size(1)) {
+    if (slot < kept.size(1)) {
       make_own(kept);
     } else {
-      grow(kept, slots(i + 1), i);
+      grow(kept, slots(i + 1), there);
     }
-    kept.select(1, i).copy_(value);
+    kept.select(1, slot).copy_(value);
   }
 }
 
@@ -191,29 +211,37 @@ void Past::extend(State& state, const Entries& entries) const {
   const int64_t t = state.position, time = entries[0].second.size(1);
   const torch::NoGradGuard no_grad;
   if (!inherits()) {
+    bind(t + time - 1);
+    const int64_t there = held(t), after = held(t + time);
     for (const auto& [name, value] : entries) {
       Tensor& kept = state.tensors.at(name);
-      if (t + time <= kept.size(1)) {
+      if (after <= kept.size(1)) {
         make_own(kept);
       } else {
-        grow(kept, slots(t + time), t);
+        grow(kept, slots(t + time), there);
       }
-      kept.narrow(1, t, time).copy_(value);
+      if (!fixed()) {
+        kept.narrow(1, t, time).copy_(value);
+        continue;
+      }
+      for (int64_t j = 0; j < time; ++j) {  // in order: one may leave its slot to another
+        if (slot_of(t + j) >= 0) kept.select(1, slot_of(t + j)).copy_(value.select(1, j));
+      }
     }
     return;
   }
-  std::vector<std::pair<int32_t, int32_t>> slot_of;  // of a held token
+  std::vector<std::pair<int32_t, int32_t>> at;  // slots of held tokens
   for (const int32_t j : tokens(state)) {
-    slot_of.emplace_back(j, static_cast<int32_t>(slot_of.size()));
+    at.emplace_back(j, static_cast<int32_t>(at.size()));
   }
-  std::sort(slot_of.begin(), slot_of.end());
+  std::sort(at.begin(), at.end());
   const std::vector<int32_t> next = row(t + time);
   std::vector<int32_t> old, added;
   for (const int32_t j : next) {
     if (j >= t) {
       added.push_back(static_cast<int32_t>(j - t));
     } else {
-      old.push_back(std::lower_bound(slot_of.begin(), slot_of.end(), std::pair(j, 0))->second);
+      old.push_back(std::lower_bound(at.begin(), at.end(), std::pair(j, 0))->second);
     }
   }
   const int64_t before = state.tensors.at(entries[0].first).size(1);
@@ -234,17 +262,17 @@ void Past::extend(State& state, const Entries& entries) const {
 
 std::pair<Tensor, Tensor> Past::joined_rows(const State& state, int64_t time) const {
   const int64_t t = state.position, behind = held(t);
-  std::vector<std::pair<int32_t, int32_t>> slot_of;
+  std::vector<std::pair<int32_t, int32_t>> at;
   if (inherits()) {
     for (const int32_t j : tokens(state)) {
-      slot_of.emplace_back(j, static_cast<int32_t>(slot_of.size()));
+      at.emplace_back(j, static_cast<int32_t>(at.size()));
     }
-    std::sort(slot_of.begin(), slot_of.end());
+    std::sort(at.begin(), at.end());
   }
   const auto place = [&](int32_t j) -> int32_t {
     if (j >= t) return static_cast<int32_t>(behind + j - t);
-    if (!inherits()) return j;
-    return std::lower_bound(slot_of.begin(), slot_of.end(), std::pair(j, 0))->second;
+    if (!inherits()) return static_cast<int32_t>(slot_of(j));
+    return std::lower_bound(at.begin(), at.end(), std::pair(j, 0))->second;
   };
   std::vector<int64_t> row_ptr(static_cast<size_t>(behind + 1), 0);
   std::vector<int32_t> cols;

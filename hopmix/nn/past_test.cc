@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "hopmix/base/error.h"
 #include "hopmix/pattern/matrix_market.h"
 
 namespace hopmix::nn {
@@ -21,8 +22,10 @@ State fresh() {
 Tensor entry(int64_t i) { return static_cast<float>(i) + torch::tensor({0.f, 0.5f}); }
 
 // What is read is exactly the pattern's row, each entry where `tokens` says; what is held is no
-// more than the next row where the pattern inherits, in as many slots as that ever needed.
-void expect_row(const Past& past, const Pattern& pattern, const State& state) {
+// more than the next row where the pattern inherits, in as many slots as that ever needed, and than
+// ever had a reader to come where its length is known.
+void expect_row(const Past& past, const Pattern& pattern, const State& state,
+                const std::vector<int32_t>& most_live = {}) {
   const int64_t i = state.position;
   std::vector<int32_t> row;
   pattern.row(i, row);
@@ -37,49 +40,60 @@ void expect_row(const Past& past, const Pattern& pattern, const State& state) {
   const int64_t held = past.held(i);
   if (pattern.inherits()) {
     ASSERT_EQ(held, static_cast<int64_t>(row.size())) << i;
-  } else {
+  } else if (most_live.empty()) {
     ASSERT_EQ(held, i);
+  } else {
+    ASSERT_EQ(held, most_live[i]);
   }
   ASSERT_EQ(past.slots(i), state.tensors.at("x").size(1)) << i;
   ASSERT_EQ(past.bytes(i, 4), state.bytes() / 2) << i;
 }
 
-class PastTest : public testing::TestWithParam<std::string> {};
+struct Kept {
+  std::string spec;
+  int64_t length = 0;
+};
+
+class PastTest : public testing::TestWithParam<Kept> {
+ protected:
+  const Past past{GetParam().spec, GetParam().length};
+  const std::vector<int32_t> most_live =
+      GetParam().length > 0 ? last_use(Pattern(GetParam().spec, GetParam().length)).used
+                            : std::vector<int32_t>();
+  Pattern pattern_of(int64_t n) const { return Pattern(GetParam().spec, n); }
+};
 
 TEST_P(PastTest, ReadsTheRowOfEachToken) {
   const int64_t time = 300;
-  const Past past(GetParam());
-  const Pattern pattern(GetParam(), time + 1);
+  const Pattern pattern = pattern_of(time + 1);
   State state = fresh();
   for (int64_t i = 0; i < time; ++i) {
-    expect_row(past, pattern, state);
+    expect_row(past, pattern, state, most_live);
     past.append(state, {{"x", entry(i)}});
     ++state.position;
   }
 }
 
 TEST_P(PastTest, ExtendIsManyAppends) {
-  const Past past(GetParam());
-  const Pattern pattern(GetParam(), 1000);
+  const Pattern pattern = pattern_of(1000);
   State state = fresh();
   for (const int64_t time : {1, 2, 63, 64, 65, 1, 200, 3}) {
     std::vector<Tensor> entries;
     for (int64_t i = 0; i < time; ++i) entries.push_back(entry(state.position + i));
     past.extend(state, {{"x", torch::stack(entries, 1)}});
     state.position += time;
-    expect_row(past, pattern, state);
+    expect_row(past, pattern, state, most_live);
     for (int i = 0; i < 5; ++i) {
       past.append(state, {{"x", entry(state.position)}});
       ++state.position;
-      expect_row(past, pattern, state);
+      expect_row(past, pattern, state, most_live);
     }
   }
 }
 
 TEST_P(PastTest, JoinedRowsReadWhatRowsRead) {
   const int64_t before = 70, time = 40;
-  const Past past(GetParam());
-  const Pattern pattern(GetParam(), before + time);
+  const Pattern pattern = pattern_of(before + time);
   State state = fresh();
   for (; state.position < before; ++state.position) {
     past.append(state, {{"x", entry(state.position)}});
@@ -104,15 +118,14 @@ TEST_P(PastTest, JoinedRowsReadWhatRowsRead) {
 }
 
 TEST_P(PastTest, AForkGoesItsOwnWay) {
-  const Past past(GetParam());
-  const Pattern pattern(GetParam(), 200);
+  const Pattern pattern = pattern_of(200);
   State state = fresh();
   for (; state.position < 40; ++state.position) {
     past.append(state, {{"x", entry(state.position)}});
   }
   State fork = state;
   for (; fork.position < 150; ++fork.position) {
-    expect_row(past, pattern, fork);
+    expect_row(past, pattern, fork, most_live);
     past.append(fork, {{"x", entry(fork.position)}});
     past.append(state, {{"x", torch::full({2}, -1)}});
     ++state.position;
@@ -126,8 +139,7 @@ TEST_P(PastTest, AForkGoesItsOwnWay) {
 }
 
 TEST_P(PastTest, AFilledStateGoesOn) {
-  const Past past(GetParam());
-  const Pattern pattern(GetParam(), 2000);
+  const Pattern pattern = pattern_of(2000);
   State state = fresh();
   past.fill(state, 1500);
   for (; state.position < 1600; ++state.position) {
@@ -140,11 +152,22 @@ TEST_P(PastTest, AFilledStateGoesOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Patterns, PastTest,
-                         testing::Values("dense", "window(1)", "window(7)", "2^k", "cached(2^k)",
-                                         "k^2+1", "cached(k^2+1)", "cached(fib)", "strided(5)",
-                                         "global(3)", "blocks(16)", "fenwick", "random(4,1)",
-                                         "window(3)|cached(2^k)", "window(2)|strided(9)"),
+std::vector<Kept> all_kept() {
+  std::vector<Kept> all;
+  for (const char* spec :
+       {"dense", "window(1)", "window(7)", "2^k", "cached(2^k)", "k^2+1", "cached(k^2+1)",
+        "cached(fib)", "strided(5)", "global(3)", "blocks(16)", "fenwick", "random(4,1)",
+        "window(3)|cached(2^k)", "window(2)|strided(9)"}) {
+    all.push_back({spec});
+  }
+  for (const char* spec :
+       {"2^k", "offsets(7,11)", "strided(5)", "random(4,1)", "offsets(3)|global(2)"}) {
+    all.push_back({spec, 2000});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, PastTest, testing::ValuesIn(all_kept()),
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST(Past, ATokenThatIsReadMuchLaterIsHeld) {
@@ -174,13 +197,29 @@ TEST(Past, CachedPatternsHoldTheirPeakAndNotATokenMore) {
   EXPECT_EQ(Past("window(7)").slots(int64_t{1} << 20), 7);
 }
 
+TEST(Past, OfAKnownLengthATokenIsHeldUntilItsLastReader) {
+  const Past past("offsets(7,11)", 500);
+  EXPECT_EQ(past.slots(500), 11);
+  State state = fresh();
+  const Pattern pattern("offsets(7,11)", 500);
+  const std::vector<int32_t> live = last_use(pattern).used;
+  for (; state.position < 500; ++state.position) {
+    expect_row(past, pattern, state, live);
+    past.append(state, {{"x", entry(state.position)}});
+  }
+  EXPECT_EQ(state.bytes(), 11 * 2 * 4);
+  past.check_length(500);
+  EXPECT_THROW(past.check_length(501), Error);
+  EXPECT_THROW(past.read(state, "x"), Error);
+}
+
 TEST(Past, AFileOfATextHasALengthOfItsOwn) {
   const std::filesystem::path file =
       std::filesystem::path(testing::TempDir()) / ("past " + std::to_string(getpid()) + ".mtx");
   write_matrix_market(file, to_csr(Pattern("k^2+1", 3000)));
   const Past past("dag(" + file.string() + ")");
-  past.row(10);
   std::filesystem::remove(file);  // and is read no more
+  EXPECT_EQ(past.held(3000), last_use(Pattern("k^2+1", 3000)).used.back());
   const Pattern pattern("k^2+1", 3000);
   for (const int64_t i : {100, 2999}) {
     std::vector<int32_t> row;

@@ -1,5 +1,7 @@
 #include "hopmix/nn/pattern_rows.h"
 
+#include <algorithm>
+
 #include "hopmix/pattern/pattern.h"
 
 namespace hopmix::nn {
@@ -40,6 +42,11 @@ ops::PatternArg PatternRows::at(int64_t length) {
   }
   if (!row_ptr_.defined()) return spec_;
   return {row_ptr_, cols_};
+}
+
+ops::PatternArg PatternRows::at(int64_t time, const Packing& packing) {
+  // Every batch has another longest sequence; the rows of a longer one begin with its rows.
+  return at(packing ? std::max(length_, packing.longest(time)) : time);
 }
 
 }  // namespace hopmix::nn

@@ -20,6 +20,9 @@ class PatternRows {
   /// Rows for sequences of `length` tokens. Throws Error on a malformed spec.
   ops::PatternArg at(int64_t length);
 
+  /// Rows for the sequences in a row of `time` tokens: at least those of the longest.
+  ops::PatternArg at(int64_t time, const Packing& packing);
+
  private:
   std::string spec_;
   int64_t length_ = -1;

@@ -41,6 +41,21 @@ TEST(PatternRows, NamesLongPatternsWithASmallCache) {
   EXPECT_TRUE(plain.at(2048).row_ptr.defined());
 }
 
+// Batches of documents have another longest one each time.
+TEST(PatternRows, OfPackedSequencesAtLeastTheLongest) {
+  const auto packing = [](const std::vector<int64_t>& ends) {
+    return Packing(torch::tensor(ends, torch::kInt64), torch::zeros({1, 20}));
+  };
+  PatternRows dense("dense");
+  const ops::PatternArg nine = dense.at(20, packing({0, 9, 12, 20}));
+  EXPECT_EQ(nine.row_ptr.numel(), 10);
+  EXPECT_EQ(dense.at(20, packing({0, 8, 12, 20})).cols.data_ptr(), nine.cols.data_ptr())
+      << "the rows of a longer one begin with those of a shorter one";
+  EXPECT_EQ(dense.at(20, packing({0, 11, 20})).row_ptr.numel(), 12);
+  EXPECT_EQ(dense.at(20, Packing()).row_ptr.numel(), 21);
+  EXPECT_EQ(dense.at(9, Packing()).row_ptr.numel(), 10);
+}
+
 TEST(PatternRows, AMalformedSpecIsAnError) { EXPECT_THROW(PatternRows("2^").at(4), Error); }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct BlockDefaults {
   int64_t length = 1024;  // of the sequences in training: what patterns are checked on
   bool token_shift = true;
   bool rope = false;
+  int64_t end = 0;       // most tokens of a sequence, as learned positions have it; 0: any number
   int64_t readouts = 1;  // answers that the task asks for at one position
   /// What earlier layers of the same model publish, by name.
   std::shared_ptr<Publications> mem = std::make_shared<Publications>();

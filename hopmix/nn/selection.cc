@@ -29,10 +29,9 @@ Tensor best_positions(const Tensor& scores, int64_t kappa) {
   return best;
 }
 
-Tensor without_self(const Tensor& indices, int64_t start) {
-  const int64_t time = indices.size(1), kappa = indices.size(3);
-  const Tensor self =
-      torch::arange(start, start + time, torch::kInt32).view({1, time, 1, 1}) == indices;
+Tensor without_self(const Tensor& indices, const Tensor& positions) {
+  const int64_t kappa = indices.size(3);
+  const Tensor self = positions.to(torch::kInt32).view({1, -1, 1, 1}) == indices;
   // Where it stands, or the end; what comes after moves up by one.
   const Tensor found =
       torch::where(self, torch::arange(kappa), kappa - 1).amin(3, /*keepdim=*/true);

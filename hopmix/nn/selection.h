@@ -13,9 +13,9 @@ namespace hopmix::nn {
 /// number: int32 [B,H,kappa], -1 padded.
 torch::Tensor best_positions(const torch::Tensor& scores, int64_t kappa);
 
-/// indices [B,T,H,kappa] of tokens start, start+1, ..., best first -> [B,T,H,kappa-1]: each row
-/// without its own token, or without its last entry.
-torch::Tensor without_self(const torch::Tensor& indices, int64_t start);
+/// indices [B,T,H,kappa] of tokens at these positions, int64 [T], best first -> [B,T,H,kappa-1]:
+/// each row without its own token, or without its last entry.
+torch::Tensor without_self(const torch::Tensor& indices, const torch::Tensor& positions);
 
 /// The neighborhood of one token (ops::neighborhood): newest [B,H,kappa] its own best positions,
 /// pointers [B,n,H,P] those of every token, itself the last (undefined with one width) -> sorted

@@ -29,10 +29,12 @@ TEST(WithoutSelf, DropsTheTokenItselfOrTheLastOfTheRow) {
       torch::tensor({{{{0, -1, -1}}, {{1, 0, -1}}, {{1, 0, 2}}, {{2, 1, 0}}}}, torch::kInt32);
   const Tensor expected =
       torch::tensor({{{{-1, -1}}, {{0, -1}}, {{1, 0}}, {{2, 1}}}}, torch::kInt32);
-  EXPECT_TRUE(torch::equal(without_self(indices, 0), expected));
-  // Counted from a later token on.
-  EXPECT_TRUE(torch::equal(without_self(torch::tensor({{{{7, 9, 8}}}}, torch::kInt32), 8)[0][0][0],
-                           row({7, 9})));
+  EXPECT_TRUE(torch::equal(without_self(indices, torch::arange(4)), expected));
+  // At any position.
+  const Tensor later = torch::tensor({{{{7, 9, 8}}, {{0, -1, -1}}}}, torch::kInt32);
+  const Tensor without = without_self(later, torch::tensor({8, 0}, torch::kInt64));
+  EXPECT_TRUE(torch::equal(without[0][0][0], row({7, 9})));
+  EXPECT_TRUE(torch::equal(without[0][1][0], row({-1, -1})));
 }
 
 // Of each token alone what the operator gives for the whole sequence.

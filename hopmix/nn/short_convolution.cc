@@ -18,10 +18,10 @@ ShortConvolution::ShortConvolution(int64_t width, const ShortConvolutionConfig& 
   if (config.bias) bias = register_parameter("bias", torch::zeros(width));
 }
 
-Tensor ShortConvolution::forward(const Tensor& x) {
+Tensor ShortConvolution::forward(const Tensor& x, const std::optional<Tensor>& cu_seqlens) {
   const auto as_input = [&](const Tensor& t) { return t.to(x.scalar_type()); };
   const auto added = config_.bias ? std::optional(as_input(bias)) : std::nullopt;
-  return ops::short_convolution(x, as_input(weight), added, config_.silu);
+  return ops::short_convolution(x, as_input(weight), added, config_.silu, cu_seqlens);
 }
 
 Tensor ShortConvolution::prefill(const Tensor& x, State& state, const std::string& name) {

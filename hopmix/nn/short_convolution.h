@@ -17,8 +17,8 @@ class ShortConvolution : public torch::nn::Module {
  public:
   explicit ShortConvolution(int64_t width, const ShortConvolutionConfig& config = {});
 
-  /// x [B,T,width] -> [B,T,width].
-  Tensor forward(const Tensor& x);
+  /// x [B,T,width] -> [B,T,width]; nothing crosses from one packed sequence to the next.
+  Tensor forward(const Tensor& x, const std::optional<Tensor>& cu_seqlens = {});
 
   /// The next tokens of a stream, [B,T,width] -> [B,T,width]; keeps the taps - 1 last inputs in
   /// state[name].

@@ -167,6 +167,26 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             const std::optional<Tensor>& initial_state = {},
                                             const std::optional<Tensor>& cu_seqlens = {});
 
+/// One token of sparse_attention, or what that of glr_attention reads, from what a decoder holds:
+///   y_h = sum_r softmax_r(scale q_h . k_r) v_r
+/// over the S slots of k and v, or those that `slots` lists (int32 [R], any order), and last own_k
+/// and own_v if given. q [B,H,DK], k [B,S,G,DK], v [B,S,G,DV], own_k [B,G,DK], own_v [B,G,DV] ->
+/// [B,H,DV]; 0 where nothing is read. It has no derivative: an input that requires a gradient is an
+/// error.
+Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const std::optional<Tensor>& slots = {},
+                      const std::optional<Tensor>& own_k = {},
+                      const std::optional<Tensor>& own_v = {}, std::optional<double> scale = {});
+
+/// One token of linear_attention, ssd, gla or a delta rule, as in decoding: S becomes
+/// diag(e^log_decay) S + k u^T in place, with u = v, or with `beta` the delta rule's; o = scale S^T
+/// q. q [B,H,DK], k [B,G,DK], v [B,G,DV], log_decay [B,H] or [B,H,DK], beta [B,H], state
+/// [B,H,DK,DV] (contiguous, float64 for float64 inputs, else float32) -> o [B,H,DV]. It has no
+/// derivative: an input that requires a gradient is an error.
+Tensor matrix_step_(const Tensor& q, const Tensor& k, const Tensor& v,
+                    const std::optional<Tensor>& log_decay, const std::optional<Tensor>& beta,
+                    const Tensor& state, std::optional<double> scale = {});
+
 /// Log-linear attention (Guo et al. 2025, arXiv 2506.04761): ssd whose past is cut into the O(log
 /// T) buckets of a Fenwick tree, each read with its own factor,
 ///   o_i = scale * sum over j <= i of level_scales[i, l(i,j)] e^{g_{j+1} + ... + g_i} (q_i . k_j)

@@ -42,6 +42,14 @@ bool Pattern::inherits() const {
   });
 }
 
+int64_t Pattern::most_tokens() const {
+  int64_t most = kMaxTokens;
+  for (const Term& term : root_->terms) {
+    if (const auto* dag = std::get_if<Dag>(&term)) most = std::min(most, dag->rows.rows());
+  }
+  return most;
+}
+
 const std::vector<int64_t>& Pattern::offsets() const {
   static const std::vector<int64_t> none;
   if (root_->terms.size() != 1) return none;

@@ -51,6 +51,10 @@ class Pattern {
   /// to.
   bool inherits() const;
 
+  /// The most tokens that this spec can describe: those of the shortest file of a dag, else 2^31
+  /// - 1.
+  int64_t most_tokens() const;
+
   /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these): the offsets
   /// below n, ascending. Otherwise empty.
   const std::vector<int64_t>& offsets() const;

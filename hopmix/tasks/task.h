@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct Batch {
   at::Tensor targets;  // [B, T], or [B, T, readouts]; kNoTarget where nothing is asked
   at::Tensor slices;   // as targets: the slice that the asked token is counted in, else kNoSlice;
                        // never set without slice_name
+
+  /// Of packed documents, which do not see each other: B is 1, and document n is tokens[0,
+  /// cu_seqlens[n]:cu_seqlens[n+1]]. Else each row is one sequence.
+  std::optional<at::Tensor> cu_seqlens = {};
 };
 
 /// One more number that a token carries, of an alphabet of its own.
@@ -50,7 +55,7 @@ struct Task {
   // Of a text:
   /// Batches of what `sample` never draws from, to evaluate on; none where every batch is fresh.
   std::function<Batch(int64_t batch, uint64_t seed)> sample_held_out = {};
-  double bytes_per_token = 0;                     // of the held-out text; 0 for other tasks
+  double bytes_per_token = 0;  // that an asked token stands for, held out; 0 for other tasks
   std::map<std::string, std::string> files = {};  // that a run keeps beside its config, by name
 };
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
@@ -24,9 +25,11 @@ std::string_view bytes_of(const MappedFile& file, const Document& document) {
 }
 
 // Where to cut `text`, wanted at byte `at`.
-size_t cut_near(std::string_view text, size_t at) {
-  const size_t line = text.find('\n', at);
-  if (line != std::string_view::npos && line + 1 < text.size()) return line + 1;
+size_t cut_near(std::string_view text, size_t at, std::string_view separator = "\n") {
+  for (const std::string_view mark : {separator, std::string_view("\n")}) {
+    const size_t found = text.find(mark, at), end = found + mark.size();
+    if (found != std::string_view::npos && end < text.size()) return end;
+  }
   const auto inside = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
   while (at < text.size() && inside(text[at])) ++at;
   return at;
@@ -36,9 +39,12 @@ size_t cut_near(std::string_view text, size_t at) {
 // ----------------------------------------
 
 struct Header {
-  char magic[8] = {'h', 'o', 'p', 'm', 'i', 'x', 'T', '1'};
+  explicit Header(bool parts) : magic{'h', 'o', 'p', 'm', 'i', 'x', parts ? 'P' : 'T', '1'} {}
+
+  char magic[8];
   int64_t width = 0;  // bytes a token
 };
+// With parts, where each ends comes behind the tokens, and last how many they are: int64.
 
 uint64_t hash(std::string_view bytes, uint64_t h) {
   for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof h))) {
@@ -49,7 +55,8 @@ uint64_t hash(std::string_view bytes, uint64_t h) {
   return mix_bits(h + kGoldenStep);
 }
 
-fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs::path& cache) {
+fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs::path& cache,
+                  std::string_view separator) {
   const fs::path file = fs::canonical(document.file);
   const auto changed = fs::last_write_time(file).time_since_epoch().count();
   uint64_t h = hash(file.string(), 0);
@@ -57,21 +64,43 @@ fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs
                             uint64_t{document.begin}, uint64_t{document.end}}) {
     h = mix_bits((h ^ number) + kGoldenStep);
   }
+  if (!separator.empty()) h = hash(separator, h);
   char name[32];
   std::snprintf(name, sizeof name, "-%016llx.tokens",
                 static_cast<unsigned long long>(hash(tokenizer.model(), h)));
   return cache / (file.stem().string() + name);
 }
 
-// The width of the tokens in `file`; 0 if it is no such file.
-int64_t width_in(const MappedFile& file) {
-  Header header;
-  const std::string_view bytes = file.bytes();
-  if (bytes.size() < sizeof header || std::memcmp(bytes.data(), header.magic, 8) != 0) return 0;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  const bool known = header.width == 2 || header.width == 4;
-  const size_t rest = bytes.size() - sizeof header;
-  return known && rest % static_cast<size_t>(header.width) == 0 ? header.width : 0;
+// What stands at the end of `bytes`, which are made shorter by it; nothing if they are too few.
+std::vector<int64_t> take_last(std::string_view& bytes, size_t count) {
+  if (bytes.size() / sizeof(int64_t) < count) return {};
+  std::vector<int64_t> numbers(count);
+  bytes.remove_suffix(count * sizeof(int64_t));
+  std::memcpy(numbers.data(), bytes.data() + bytes.size(), count * sizeof(int64_t));
+  return numbers;
+}
+
+// The tokens in `entry`, if it is such a file.
+std::optional<Tokens> read_entry(const fs::path& entry, bool parts) {
+  if (!fs::exists(entry)) return std::nullopt;
+  const MappedFile file(entry);
+  std::string_view rest = file.bytes();
+  Header header(parts);
+  if (rest.size() < sizeof header || std::memcmp(rest.data(), header.magic, 8) != 0) return {};
+  std::memcpy(&header, rest.data(), sizeof header);
+  rest.remove_prefix(sizeof header);
+  std::vector<int64_t> ends;
+  if (parts) {
+    const std::vector<int64_t> count = take_last(rest, 1);
+    if (count.empty() || count[0] < 1) return {};
+    ends = take_last(rest, static_cast<size_t>(count[0]));
+    if (ends.empty()) return {};
+  }
+  if (header.width != 2 && header.width != 4) return {};
+  const auto bytes = static_cast<int64_t>(rest.size()), size = bytes / header.width;
+  if (!parts) ends = {size};
+  if (bytes % header.width != 0 || ends.back() != size) return {};
+  return Tokens(file, sizeof header, static_cast<int>(header.width), size, std::move(ends));
 }
 
 template <typename Int>
@@ -81,10 +110,12 @@ void write_tokens(const std::vector<int64_t>& tokens, const Sink& sink) {
 }
 
 // Text goes through the model in pieces that end at a line, so that memory stays bounded.
-void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::path& entry) {
+void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::path& entry,
+                std::string_view separator) {
   constexpr size_t kPiece = size_t{1} << 20;
   const MappedFile file(document.file);
-  Header header;
+  const std::string_view text = bytes_of(file, document);
+  Header header(!separator.empty());
   header.width = tokenizer.vocabulary() <= (1 << 16) ? 2 : 4;
   // Several that make the same entry at once write apart; the last rename stands.
   static std::atomic<int> count = 0;
@@ -92,13 +123,25 @@ void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::
       entry.string() + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
   write_file(made, [&](const Sink& sink) {
     sink(&header, sizeof header);
-    for (std::string_view rest = bytes_of(file, document); !rest.empty();) {
-      const size_t end = rest.size() <= kPiece ? rest.size() : cut_near(rest, kPiece);
-      const std::vector<int64_t> tokens = tokenizer.encode(rest.substr(0, end));
-      header.width == 2 ? write_tokens<uint16_t>(tokens, sink)
-                        : write_tokens<uint32_t>(tokens, sink);
-      rest.remove_prefix(end);
+    std::vector<int64_t> ends;
+    int64_t size = 0;
+    size_t begin = 0;
+    for (const size_t part_end : part_ends(text, separator)) {
+      std::string_view rest = text.substr(begin, part_end - begin);
+      while (!rest.empty()) {
+        const size_t end = rest.size() <= kPiece ? rest.size() : cut_near(rest, kPiece);
+        const std::vector<int64_t> tokens = tokenizer.encode(rest.substr(0, end));
+        header.width == 2 ? write_tokens<uint16_t>(tokens, sink)
+                          : write_tokens<uint32_t>(tokens, sink);
+        size += static_cast<int64_t>(tokens.size());
+        rest.remove_prefix(end);
+      }
+      ends.push_back(size);
+      begin = part_end;
     }
+    if (separator.empty()) return;
+    ends.push_back(static_cast<int64_t>(ends.size()));
+    sink(ends.data(), ends.size() * sizeof(int64_t));
   });
   fs::rename(made, entry);
 }
@@ -142,13 +185,27 @@ size_t total_size(const std::vector<Document>& documents) {
   return total;
 }
 
+std::vector<size_t> part_ends(std::string_view text, std::string_view separator) {
+  std::vector<size_t> ends;
+  size_t begin = 0, at = separator.empty() ? std::string_view::npos : text.find(separator);
+  while (at != std::string_view::npos) {
+    size_t end = at + separator.size();
+    while (text.substr(end).starts_with(separator)) end += separator.size();
+    if (at > begin) ends.push_back(begin = end);
+    at = text.find(separator, end);
+  }
+  if (ends.empty() || ends.back() < text.size()) ends.push_back(text.size());
+  return ends;
+}
+
 std::pair<std::vector<Document>, std::vector<Document>> hold_out(
-    const std::vector<Document>& documents, double fraction) {
+    const std::vector<Document>& documents, double fraction, std::string_view separator) {
   if (documents.size() == 1) {
     const Document& whole = documents[0];
     const MappedFile file(whole.file);
     const double kept = static_cast<double>(whole.size()) * (1 - fraction);
-    const size_t cut = whole.begin + cut_near(bytes_of(file, whole), static_cast<size_t>(kept));
+    const size_t cut =
+        whole.begin + cut_near(bytes_of(file, whole), static_cast<size_t>(kept), separator);
     return {{{whole.file, whole.begin, cut}}, {{whole.file, cut, whole.end}}};
   }
   const double wanted = static_cast<double>(total_size(documents)) * fraction;
@@ -168,23 +225,26 @@ void Tokens::copy(int64_t begin, std::span<int64_t> out) const {
   if (width_ == 4) widen<uint32_t>(from, out);
 }
 
-Tokens open_tokens(const Document& document, const Tokenizer& tokenizer, const fs::path& cache) {
+Tokens open_tokens(const Document& document, const Tokenizer& tokenizer, const fs::path& cache,
+                   std::string_view separator) {
   if (tokenizer.is_bytes()) {
-    return Tokens(MappedFile(document.file), document.begin, 1,
-                  static_cast<int64_t>(document.size()));
+    const MappedFile file(document.file);
+    const std::vector<size_t> ends = part_ends(bytes_of(file, document), separator);
+    return Tokens(file, document.begin, 1, static_cast<int64_t>(document.size()),
+                  {ends.begin(), ends.end()});
   }
-  const fs::path entry = entry_of(document, tokenizer, cache);
+  const fs::path entry = entry_of(document, tokenizer, cache, separator);
   std::error_code error;
   fs::create_directories(cache, error);
   if (error) throw Error("cannot make '" + cache.string() + "': " + error.message());
-  if (!fs::exists(entry) || width_in(MappedFile(entry)) == 0) {
-    make_entry(document, tokenizer, entry);
+  const bool parts = !separator.empty();
+  std::optional<Tokens> tokens = read_entry(entry, parts);
+  if (!tokens) {
+    make_entry(document, tokenizer, entry, separator);
+    tokens = read_entry(entry, parts);
   }
-  const MappedFile file(entry);
-  const int64_t width = width_in(file);
-  if (width == 0) throw Error("cannot read '" + entry.string() + "': it holds no tokens");
-  const int64_t rest = static_cast<int64_t>(file.bytes().size() - sizeof(Header));
-  return Tokens(file, sizeof(Header), static_cast<int>(width), rest / width);
+  if (!tokens) throw Error("cannot read '" + entry.string() + "': it holds no tokens");
+  return *std::move(tokens);
 }
 
 fs::path default_cache() {

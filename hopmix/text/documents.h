@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,20 +29,33 @@ std::vector<Document> list_documents(const std::filesystem::path& path, const st
 
 size_t total_size(const std::vector<Document>& documents);
 
+/// Where the parts of `text` end, each right behind a `separator`, or several in a row; the last at
+/// the end of the text. No part is separators alone, unless all of it is. Without a separator the
+/// text is one part.
+std::vector<size_t> part_ends(std::string_view text, std::string_view separator);
+
 /// Sets `fraction` of the bytes aside: {the first documents, the last}. Whole documents while there
-/// are several, at least one; a single one is cut at a line, at the end of a character if it has
-/// none.
+/// are several, at least one; a single one is cut behind a `separator`, else at a line, else at the
+/// end of a character.
 std::pair<std::vector<Document>, std::vector<Document>> hold_out(
-    const std::vector<Document>& documents, double fraction);
+    const std::vector<Document>& documents, double fraction, std::string_view separator = "\n");
 
 /// The tokens of a document, read from a mapped file: of bytes, the document itself. A value.
 class Tokens {
  public:
-  /// `size` integers of `width` bytes (1, 2 or 4), from byte `offset` of `file` on.
-  Tokens(MappedFile file, size_t offset, int width, int64_t size)
-      : file_(std::move(file)), offset_(offset), width_(width), size_(size) {}
+  /// `size` integers of `width` bytes (1, 2 or 4), from byte `offset` of `file` on, in parts that
+  /// end at `ends`.
+  Tokens(MappedFile file, size_t offset, int width, int64_t size, std::vector<int64_t> ends)
+      : file_(std::move(file)),
+        offset_(offset),
+        width_(width),
+        size_(size),
+        ends_(std::move(ends)) {}
 
   int64_t size() const { return size_; }
+
+  /// Where the parts that a separator divides the document into end; the last is size().
+  const std::vector<int64_t>& ends() const { return ends_; }
 
   /// Tokens `begin` and after, as many as `out` has.
   void copy(int64_t begin, std::span<int64_t> out) const;
@@ -51,12 +65,14 @@ class Tokens {
   size_t offset_;
   int width_;
   int64_t size_;
+  std::vector<int64_t> ends_;
 };
 
 /// Subword tokens are made once and kept in the folder `cache`; a text or a model that changed is
-/// another entry. Throws Error if the cache cannot be written.
+/// another entry. No token reaches from one part (part_ends) into the next. Throws Error if the
+/// cache cannot be written.
 Tokens open_tokens(const Document& document, const Tokenizer& tokenizer,
-                   const std::filesystem::path& cache);
+                   const std::filesystem::path& cache, std::string_view separator = "");
 
 /// Where tokens are kept unless told: hopmix/ in $XDG_CACHE_HOME, else in ~/.cache.
 std::filesystem::path default_cache();

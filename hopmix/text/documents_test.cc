@@ -78,6 +78,87 @@ TEST_F(DocumentsTest, CutsASingleDocumentAtALine) {
   EXPECT_EQ(cut("éééé", 0.625), "éé");  // at byte 3, within one
 }
 
+TEST(PartEnds, BehindEachSeparator) {
+  using Ends = std::vector<size_t>;
+  EXPECT_EQ(part_ends("a||b||c", "||"), (Ends{3, 6, 7}));
+  EXPECT_EQ(part_ends("a||b||", "||"), (Ends{3, 6}));
+  EXPECT_EQ(part_ends("a|b|c", "||"), Ends{5});
+  EXPECT_EQ(part_ends("a||b", ""), Ends{4});
+  EXPECT_EQ(part_ends("a\nb\n", "\n"), (Ends{2, 4}));
+  EXPECT_EQ(part_ends("", "||"), Ends{0});
+  // Several in a row end one part, and no part is separators alone.
+  EXPECT_EQ(part_ends("a||||b", "||"), (Ends{5, 6}));
+  EXPECT_EQ(part_ends("a|||b", "||"), (Ends{3, 5}));
+  EXPECT_EQ(part_ends("||a||b", "||"), (Ends{5, 6}));
+  EXPECT_EQ(part_ends("||||", "||"), Ends{4});
+  EXPECT_EQ(part_ends("aaaa", "aa"), Ends{4});
+}
+
+TEST_F(DocumentsTest, CutsASingleDocumentBehindASeparator) {
+  const auto cut = [&](const std::string& text, double fraction) {
+    const auto [kept, held] = hold_out(list_documents(write("x", text), "path"), fraction, "||");
+    EXPECT_EQ(text_of(kept[0]) + text_of(held[0]), text);
+    return text_of(held[0]);
+  };
+  EXPECT_EQ(cut("one\ntwo||three\nfour||five", 0.8), "three\nfour||five");
+  EXPECT_EQ(cut("one\ntwo||three\nfour||five", 0.5), "five");
+  EXPECT_EQ(cut("one\ntwo||three\nfour||", 0.5), "four||") << "at a line if there is no other";
+}
+
+TEST_F(DocumentsTest, PartsOfBytesAndSubwords) {
+  std::string text, part;
+  std::vector<std::string> parts;
+  for (const uint64_t seed : {1, 2, 3, 4, 5}) {
+    parts.push_back(made_up_text(3 * seed, seed) + "--");
+    text += parts.back();
+  }
+  parts.back().resize(parts.back().size() - 2);
+  text.resize(text.size() - 2);
+  const Document whole{write("x", "12" + text + "34"), 2, 2 + text.size()};
+  const Tokenizer subwords(train_tokenizer({whole}, {.vocabulary = 300}));
+  const fs::path cache = folder_ / "cache";
+  for (const Tokenizer& tokenizer : {Tokenizer(), subwords}) {
+    for (int again = 0; again < 2; ++again) {
+      const Tokens tokens = open_tokens(whole, tokenizer, cache, "--");
+      ASSERT_EQ(tokens.ends().size(), parts.size());
+      EXPECT_EQ(tokens.ends().back(), tokens.size());
+      int64_t begin = 0;
+      for (size_t p = 0; p < parts.size(); ++p) {
+        std::vector<int64_t> one(static_cast<size_t>(tokens.ends()[p] - begin));
+        tokens.copy(begin, one);
+        EXPECT_EQ(one, tokenizer.encode(parts[p])) << p;
+        begin = tokens.ends()[p];
+      }
+    }
+    EXPECT_EQ(open_tokens(whole, tokenizer, cache).ends(),
+              std::vector<int64_t>{open_tokens(whole, tokenizer, cache).size()});
+  }
+  // An entry for each separator, made once; what is no such entry is made again.
+  const auto entries = [&] {
+    return std::vector<fs::path>(fs::directory_iterator(cache), fs::directory_iterator());
+  };
+  EXPECT_EQ(entries().size(), 2u);
+  const Tokens right = open_tokens(whole, subwords, cache, "--");
+  EXPECT_EQ(entries().size(), 2u);
+  const Tokens lines = open_tokens(whole, subwords, cache, "\n");
+  EXPECT_EQ(entries().size(), 3u);
+  EXPECT_EQ(lines.ends().size(), 3u + 6 + 9 + 12 + 15);
+  const int64_t many = 1000000;
+  const std::string count(reinterpret_cast<const char*>(&many), sizeof many);
+  for (const fs::path& entry : entries()) {
+    const std::string bytes = read_file(entry);
+    for (const std::string& broken :
+         {std::string(), bytes.substr(0, 16), bytes.substr(0, bytes.size() - 8),
+          bytes.substr(0, bytes.size() - 8) + count, bytes.substr(0, bytes.size() - 1)}) {
+      write_file(entry, broken);
+      const Tokens again = open_tokens(whole, subwords, cache, "--");
+      EXPECT_EQ(all(again), all(right));
+      EXPECT_EQ(again.ends(), right.ends());
+    }
+    write_file(entry, bytes);
+  }
+}
+
 TEST_F(DocumentsTest, BytesAreReadWhereTheyLie) {
   const Document document{write("x", "abc\xff\n"), 1, 4};
   const Tokens tokens = open_tokens(document, Tokenizer(), folder_ / "cache");

@@ -83,6 +83,11 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
   return tokens;
 }
 
+std::optional<int64_t> Tokenizer::end_of_document() const {
+  if (is_bytes() || processor_->eos_id() < 0) return std::nullopt;
+  return processor_->eos_id();
+}
+
 std::string Tokenizer::decode(std::span<const int64_t> tokens) const {
   std::string text;
   for (const int64_t token : tokens) text += bytes(token);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ class Tokenizer {
 
   /// Tokens of 0..vocabulary-1.
   std::string decode(std::span<const int64_t> tokens) const;
+
+  /// The token that ends a document, which no text holds (SentencePiece's eos); bytes have none.
+  std::optional<int64_t> end_of_document() const;
 
   /// What `token` stands for: empty for one that only controls, U+FFFD for the unknown one.
   const std::string& bytes(int64_t token) const { return (*pieces_)[static_cast<size_t>(token)]; }

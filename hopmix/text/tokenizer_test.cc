@@ -66,6 +66,24 @@ TEST_F(TokenizerTest, LosesNothing) {
 }
 
 // A text may be encoded in pieces that end at lines: that is how a file becomes tokens.
+TEST_F(TokenizerTest, AnEndOfADocumentIsInNoText) {
+  EXPECT_FALSE(Tokenizer().end_of_document());
+  EXPECT_FALSE(Tokenizer(train({.vocabulary = 300})).end_of_document());
+  for (const char* type : {"unigram", "bpe"}) {
+    const Tokenizer tokenizer(train({.vocabulary = 300, .type = type, .end_of_document = true}));
+    EXPECT_EQ(tokenizer.vocabulary(), 300);
+    ASSERT_EQ(tokenizer.end_of_document(), 1);
+    EXPECT_EQ(tokenizer.bytes(1), "");
+    std::vector<std::string> texts = awkward();
+    texts.push_back("the king </s> the queen");
+    for (const std::string& text : texts) {
+      const std::vector<int64_t> tokens = tokenizer.encode(text);
+      EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 1), 0) << text;
+      EXPECT_EQ(tokenizer.decode(tokens), text) << type;
+    }
+  }
+}
+
 TEST_F(TokenizerTest, LinesAreApart) {
   const Tokenizer tokenizer(train({.vocabulary = 300}));
   std::vector<int64_t> tokens = tokenizer.encode("the king\n");

@@ -52,9 +52,11 @@ class Lines : public sentencepiece::SentenceIterator {
 
 std::string train_tokenizer(const std::vector<Document>& documents,
                             const TokenizerTraining& config) {
-  if (config.vocabulary <= kLeast) {
+  const int64_t least = kLeast + (config.end_of_document ? 1 : 0);
+  if (config.vocabulary <= least) {
     throw Error("vocabulary = " + std::to_string(config.vocabulary) + ": must be above " +
-                std::to_string(kLeast) + ", the bytes and the unknown token");
+                std::to_string(least) + ", the bytes and the unknown token" +
+                (config.end_of_document ? " and the end of a document" : ""));
   }
   Lines lines(documents);
   std::string model;
@@ -67,7 +69,7 @@ std::string train_tokenizer(const std::vector<Document>& documents,
        {"byte_fallback", "true"},
        {"character_coverage", "0.9999"},
        {"bos_id", "-1"},
-       {"eos_id", "-1"},
+       {"eos_id", config.end_of_document ? "1" : "-1"},
        {"max_sentence_length", std::to_string(2 * kLongestLine)},
        {"minloglevel", "2"}},
       &lines, &model);

@@ -12,6 +12,7 @@ namespace hopmix::text {
 struct TokenizerTraining {
   int64_t vocabulary = 2000;     // 256 bytes and the unknown token included
   std::string type = "unigram";  // or "bpe"
+  bool end_of_document = false;  // one more token, which no text holds
 };
 
 /// The model as its file holds it. It loses nothing: no byte is normalized away, and what no piece

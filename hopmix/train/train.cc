@@ -39,10 +39,9 @@ class Autocast {
   bool on_;
 };
 
-torch::Tensor run_model(const Experiment& e, const torch::Tensor& tokens,
-                        const torch::Tensor& rows) {
+torch::Tensor run_model(const Experiment& e, const tasks::Batch& batch, const torch::Tensor& rows) {
   const Autocast autocast(e.train.precision == "bfloat16");
-  return e.model->forward_at(tokens, rows);
+  return e.model->forward_at(batch.tokens, rows, batch.cu_seqlens);
 }
 
 // "step 120/500  loss 0.532  accuracy 71.2%  35.1k tokens/s  0:12 left"
@@ -71,7 +70,7 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   {
     RECORD_USER_SCOPE("forward");
     result.rows = asked_rows(result.batch);
-    result.logits = run_model(e, result.batch.tokens, result.rows);
+    result.logits = run_model(e, result.batch, result.rows);
     result.loss = training_loss(result.logits, result.batch, result.rows);
   }
   {
@@ -102,7 +101,7 @@ Score evaluate(Experiment& e) {
   for (int64_t i = 0; i < e.train.eval_batches; ++i) {
     const tasks::Batch batch = sample(e.train.batch, batch_seed(e.seed, "eval", i));
     const torch::Tensor rows = asked_rows(batch);
-    add_batch(run_model(e, batch.tokens, rows), batch, rows, score);
+    add_batch(run_model(e, batch, rows), batch, rows, score);
   }
   score.bytes = static_cast<double>(score.all.asked) * e.task.bytes_per_token;
   return score;

@@ -125,6 +125,48 @@ TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   EXPECT_EQ(losses(run), losses(root_ / "whole"));
 }
 
+// Packed documents: a run that ends early and goes on is the whole run, and the model learns.
+TEST_F(TrainTest, LearnsAndResumesWithDocuments) {
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += std::string(i % 7 + 1, static_cast<char>('a' + i % 5)) + "\n\n";
+  write_file(root_ / "text", text);
+  const auto documents = [&](const std::string& positions) {
+    return experiment({"task={name='text', path='" + (root_ / "text").string() +
+                           "', length=24, documents='separated', separator=\"\\n\\n\"}",
+                       "model.positions=" + positions, "train.lr=1e-2",
+                       "train.checkpoint_every=15"});
+  };
+  for (const std::string positions : {"learned", "rope"}) {
+    const fs::path whole = root_ / ("whole-" + positions), killed = root_ / ("killed-" + positions);
+    Experiment e = documents(positions);
+    const TrainResult result = train(e, whole, false, true);
+    EXPECT_LT(result.score.loss(), 2.5);
+    EXPECT_LT(std::stod(losses(whole)[40]), std::stod(losses(whole)[1]) / 2);
+    EXPECT_DOUBLE_EQ(result.score.bytes, static_cast<double>(result.score.all.asked));
+    EXPECT_LT(result.score.all.asked, 2 * 8 * 24) << "the ends of documents ask for nothing";
+
+    const pid_t child = fork();
+    if (child == 0) {
+      at::set_num_threads(1);
+      Experiment again = documents(positions);
+      train(again, killed, false, true);
+      _exit(0);
+    }
+    for (;;) {
+      std::error_code ignored;
+      if (fs::exists(killed / "state.json", ignored) && losses(killed).size() >= 18) break;
+      usleep(500);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    // As `hopmix train RUN --resume` reads it.
+    Experiment again = make_experiment(config::parse_file(killed / "config.toml"));
+    EXPECT_EQ(train(again, killed, true, true).step, 40);
+    EXPECT_EQ(losses(killed), losses(whole)) << positions;
+  }
+}
+
 TEST_F(TrainTest, InterruptSavesAndResumeGoesOn) {
   {
     Experiment e = experiment();
@@ -353,6 +395,33 @@ TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
     EXPECT_NE(a.score.loss(), b.score.loss()) << mixer << ": autocast changed nothing";
     for (const torch::Tensor& p : e.model->parameters())
       EXPECT_EQ(p.scalar_type(), torch::kFloat32);
+  }
+}
+
+// In rows of two pieces and documents of all lengths.
+TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += std::string(1 + i * 37 % 100, static_cast<char>('a' + i % 5)) + "\n";
+  write_file(root_ / "text", text);
+  for (const nn::MixerEntry& entry : nn::mixers()) {
+    const std::string mixer = "mixer='" + entry.name + "'";
+    const std::string blocks = entry.reads_mem
+                                   ? "[{mixer='attention', mem='m'}, {" + mixer + ", mem='m'}]"
+                                   : "[{" + mixer + "}]";
+    for (const std::string documents : {"none', ", "separated', separator=\"\\n\", "}) {
+      std::map<std::string, double> losses;
+      for (const std::string precision : {"float32", "bfloat16"}) {
+        Experiment e = experiment({"task={name='text', documents='" + documents +
+                                       "length=100, path='" + (root_ / "text").string() + "'}",
+                                   "train.precision=" + precision, "model.blocks=" + blocks,
+                                   "model.positions=rope"});
+        const auto optimizer = make_optimizer(*e.model, e.train);
+        losses[precision] = train_step(e, *optimizer, 0).loss.item<double>();
+      }
+      EXPECT_NEAR(losses["bfloat16"], losses["float32"], 0.05) << entry.name << " " << documents;
+      EXPECT_NE(losses["bfloat16"], losses["float32"]) << entry.name;
+    }
   }
 }
 

@@ -104,6 +104,44 @@ def test_subwords():
     )
 
 
+def test_packed_documents():
+    """Trained, resumed, evaluated on another length, and its config read back, separator and all."""
+    settings = ("--set", "task.documents=separated", "--set", 'task.separator=".\\n"')
+    train("run", *settings, config="text.toml")
+    written = metrics("run")[-1]["eval"]
+    assert 0 < written["asked"] < 2 * 8 * 24, "the last byte of a document asks for nothing"
+    assert written["bits_per_byte"] == pytest.approx(written["loss"] / math.log(2))
+    assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
+    assert json.loads(succeed("eval", "run", "--json", "--set", "task.length=60"))["asked"] > 2 * 8 * 24
+    train("again", *settings, config="text.toml")
+    assert metrics("again") == metrics("run")
+    train("plain", config="text.toml")
+    assert metrics("plain") != metrics("run")
+    message = refuse("train", "text.toml", "--set", "task.documents=separated", "--set", "task.separator=never said")
+    assert message == (
+        "task.separator = 'never said': must stand between documents, but nowhere does in the text to train on"
+    )
+    message = refuse("train", "text.toml", "--set", "task.seperator=x")
+    assert message == "unknown key 'task.seperator'; did you mean 'separator'?"
+
+
+def test_generate_ends_with_the_document():
+    """A model that has learnt one short line says it, its end, and no more."""
+    line = "the king says no\n"
+    Path("train.txt").write_text(prose(60, 1) + line * 300)
+    Path("valid.txt").write_text(line * 20)
+    train(
+        "run",
+        *subwords("--end-of-document"),
+        *("--set", "task.documents=separated", "--set", 'task.separator="\\n"'),
+        *("--set", "train.lr=2e-2", "--set", "train.steps=120", "--set", "train.warmup=10"),
+        config="text.toml",
+    )
+    made = json.loads(succeed("generate", "run", "--prompt", "the king", "--greedy", "--json"))
+    assert made["text"] == line.removeprefix("the king")
+    assert made["stopped"] and made["tokens"] < 20
+
+
 def test_a_text_that_is_not_there():
     message = refuse("train", "text.toml", "--set", "task.path=none.txt")
     assert message == "task.path = 'none.txt': must be a file or a folder of text; there is none"
@@ -202,6 +240,72 @@ def test_generate_refuses_in_one_line(run):
         "temperature = -1: must be at least 0 and finite"
     )
     assert refuse("generate", "run") == "--prompt is required"
+
+
+def test_prompts_of_a_file_go_on_together(run):
+    prompts = ["the king", "his café", "night", "and the queen of night says no", "x"]
+    Path("prompts.txt").write_text("\r\n".join(prompts[:3]) + "\n" + "\n".join(prompts[3:]))
+    # Few to draw from: products of several rows round another way, and must not decide.
+    drawn = ("--tokens", "40", "--top-k", "4")
+    together = ("generate", "run", "--prompts", "prompts.txt", *drawn, "--seed", "3")
+    done = hopmix(*together, "--batch", "2", "--json")
+    assert done.returncode == 0
+    read = sum(len(prompt.encode()) for prompt in prompts)
+    summary = rf"5 texts, 200 tokens, \S+ tokens/s \(prompts: {read}, \S+ tokens/s\)\n"
+    assert re.fullmatch(summary, done.stderr), done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["prompt"] for line in lines] == prompts
+    assert [line["seed"] for line in lines] == [3, 4, 5, 6, 7]
+    for line in lines:
+        own = ("--prompt", line["prompt"], "--seed", str(line["seed"]), *drawn, "--json")
+        alone = json.loads(succeed("generate", "run", *own))
+        assert line == {key: alone.get(key, line["seed"]) for key in line}
+    shown = [f"==> {i} <==\n{line['prompt']}{line['text']}\n" for i, line in enumerate(lines, 1)]
+    expected = re.sub("\r\n?", "\n", "\n".join(shown))  # as Python reads a text stream
+    assert succeed(*together) == expected
+    stdin = (*together[:3], "-", *together[4:], "--batch", "100")
+    assert succeed(*stdin, input=Path("prompts.txt").read_text()) == expected
+    # Of one that stops early the place is another's, and the order stays.
+    stop = lines[0]["text"][10:13]
+    stopped = [json.loads(line) for line in succeed(*together, "--batch", "2", "--json", "--stop", stop).splitlines()]
+    assert [line["prompt"] for line in stopped] == prompts
+    assert stopped[0]["stopped"] and stopped[0]["text"] == lines[0]["text"][: lines[0]["text"].index(stop)]
+    # Behind a text that all share.
+    succeed("generate", "run", "--prompt", "the king", "--tokens", "5", "--save-state", "s.safetensors")
+    behind = json.loads(succeed(*together, "--load-state", "s.safetensors", "--json").splitlines()[1])
+    same = ("--load-state", "s.safetensors", "--prompt", "his café", "--seed", "4", *drawn, "--json")
+    assert behind["text"] == json.loads(succeed("generate", "run", *same))["text"]
+    assert behind["prompt_tokens"] == 1 + len("his café".encode())
+
+
+def test_prompts_refused_in_one_line(run):
+    def refused(content, *arguments):
+        Path("p.txt").write_bytes(content)
+        return refuse("generate", "run", "--prompts", "p.txt", *arguments)
+
+    assert refused(b"a\n\nb\n") == "--prompts: line 2 of 'p.txt' is empty: each must be a prompt"
+    assert refused(b"") == "--prompts: 'p.txt' holds no line"
+    assert refused(b"a\ncaf\xe9\n") == "--prompts: line 2 of 'p.txt' must be UTF-8, which its byte 3 is not"
+    assert "none.txt" in refuse("generate", "run", "--prompts", "none.txt")
+    assert refused(b"a\n", "--batch", "0") == "--batch = 0: must be at least 1"
+    assert refused(b"a\n", "--tokens", "0") == "tokens = 0: must be at least 1"
+    assert refused(b"a\n", "--prompt", "b") == "--prompt: must be left out where there is --prompts"
+    assert refused(b"a\n", "--save-state", "s") == "--save-state: is of one text, not of those of --prompts"
+    assert "--prompts" in refuse("generate", "run", "--prompt", "x", "--batch", "3")
+
+
+def test_a_prompt_that_does_not_fit_is_an_error_of_its_own():
+    train("run", "--set", "model.positions=learned", config="text.toml")
+    Path("p.txt").write_text("x\n" + "y" * 25 + "\nz\n")
+    done = hopmix("generate", "run", "--prompts", "p.txt", "--tokens", "5", "--json")
+    assert done.returncode == 2
+    reason = "prompt: has 25 tokens, and the model's table of learned positions holds 24 (model.max_length)"
+    errors = done.stderr.splitlines()
+    assert errors[0] == f"line 2: {reason}" and len(errors) == 3
+    assert errors[2] == "hopmix: 1 of 3 texts ended in an error, the first of line 2"
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line.get("error") for line in lines] == [None, reason, None]
+    assert [line["tokens"] for line in lines] == [5, 0, 5]
 
 
 def test_a_saved_state_goes_on(run):

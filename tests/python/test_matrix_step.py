@@ -105,3 +105,65 @@ def test_a_tangent_is_not_dropped(name):
         dual = torch.autograd.forward_ad.make_dual(state, torch.ones_like(state))
         with pytest.raises(RuntimeError, match="jvp"):
             call(name, tensors, dual)
+
+
+def in_place(name, tensors, state, scale=None):
+    """matrix_step_ with the gates of an operator."""
+    q, k, v, *gates = [t.squeeze(1) for t in tensors]
+    beta = gates.pop() if name in delta.NAMES else None
+    return ops.matrix_step_(q, k, v, gates[0] if gates else None, beta, state, scale)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("B,H,G,D,DV", SIZES)
+@pytest.mark.parametrize("name", NAMES)
+def test_in_place_is_the_operator_to_the_bit(name, B, H, G, D, DV, dtype):
+    tensors, state = inputs(name, B, 1, H, G, D, DV, DTYPES[dtype])
+    for scale in (None, 0.7):
+        o, after = call(name, tensors, state, scale)
+        here, version = state.clone(), state._version
+        assert torch.equal(in_place(name, tensors, here, scale), o.squeeze(1))
+        assert torch.equal(here, after) and here._version > version
+        strided = [sliced(t) for t in tensors]
+        assert torch.equal(in_place(name, strided, state.clone(), scale), o.squeeze(1))
+
+
+def test_in_place_on_meta_tensors():
+    tensors, state = inputs("gated_delta_rule", 2, 1, 4, 2, 20, 7, torch.bfloat16)
+    o = in_place("gated_delta_rule", [t.to("meta") for t in tensors], state.to("meta"))
+    assert o.shape == (2, 4, 7) and o.dtype == torch.bfloat16 and o.is_meta
+
+
+def test_in_place_has_no_gradient():
+    tensors, state = inputs("gla", 2, 1, 4, 2, 20, 7, torch.float64)
+    for index, name in ((0, "q"), (1, "k"), (2, "v"), (3, "log_decay")):
+        some = [t.detach().requires_grad_(i == index) for i, t in enumerate(tensors)]
+        with pytest.raises(ValueError, match=f"matrix_step_: {name} requires a gradient"):
+            in_place("gla", some, state.clone())
+        with torch.no_grad():
+            assert not in_place("gla", some, state.clone()).requires_grad
+    with pytest.raises(ValueError, match="matrix_step_: state requires a gradient"):
+        in_place("gla", tensors, state.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda a: a.update(state=a["state"].transpose(2, 3)), "state has strides"),
+        (lambda a: a.update(state=a["state"].double()), "state is Double, but must be Float"),
+        (lambda a: a.update(state=a["state"][:, :3].contiguous()), "state is .*must be"),
+        (lambda a: a.update(k=a["k"][:, :, :3]), "k is .*DK = 6"),
+        (lambda a: a.update(beta=a["beta"][:1]), "beta is .*must be"),
+        (lambda a: a.update(log_decay=a["log_decay"].unsqueeze(2)), "log_decay is .*must be"),
+        (lambda a: a.update(scale=float("inf")), "scale is inf"),
+    ],
+)
+def test_in_place_errors_leave_the_state(change, message):
+    (q, k, v, log_decay, beta), state = inputs("gated_delta_rule", 2, 1, 4, 2, 6, 6, torch.float32)
+    arguments = dict(zip(("q", "k", "v", "log_decay", "beta"), (t.squeeze(1) for t in (q, k, v, log_decay, beta))))
+    arguments |= {"state": state, "scale": None}
+    before = state.clone()
+    change(arguments)
+    with pytest.raises(ValueError, match=f"matrix_step_: .*({message})"):
+        ops.matrix_step_(**arguments)
+    assert torch.equal(state, before)

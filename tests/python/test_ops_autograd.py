@@ -173,6 +173,16 @@ def operator_calls():
         leaves = [t.clone().requires_grad_() for t in (x, w, b)]
         yield name, ops.short_convolution.default, (*leaves, True, cu), {}
         yield name + "_backward", ops.short_convolution_backward.default, (x, x, w, b, True, cu, [True, False, True]), {}
+    # Of one token: without a derivative.
+    token = [rand(2, heads, 5, dtype=torch.float64) for heads in (4, 2, 2)]
+    gates = (rand(2, 4, seed=1, low=-1, high=0), rand(2, 4, seed=2, low=0, high=1))
+    channels = rand(2, 4, 5, seed=3, low=-1, high=0)
+    for name, (decay, beta) in {"head": gates, "channel": (channels, None), "none": (None, None)}.items():
+        yield f"matrix_step_ {name}", ops.matrix_step_.default, (*token, decay, beta, rand(2, 4, 5, 5)), {}
+    held = [token[0], rand(2, 9, 2, 5), rand(2, 9, 2, 3)]
+    own = {"own_k": rand(2, 2, 5), "own_v": rand(2, 2, 3)}
+    yield "attention_step", ops.attention_step.default, tuple(held), own
+    yield "attention_step listed", ops.attention_step.default, (*held, torch.tensor([3, 0, 8], dtype=torch.int32)), {}
 
 
 @pytest.mark.parametrize(

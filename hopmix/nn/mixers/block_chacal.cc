@@ -11,8 +11,11 @@ BlockChacal::BlockChacal(const BlockChacalConfig& config) : config_(config) {
 }
 
 Tensor BlockChacal::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  const Tensor y = ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
+  const Tensor y = ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block, {},
+                                     packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 

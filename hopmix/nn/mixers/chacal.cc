@@ -27,8 +27,10 @@ Chacal::Chacal(const ChacalConfig& config) : config_(config), past_("dense") {
 }
 
 Tensor Chacal::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
+  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma, {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 
@@ -41,15 +43,26 @@ State Chacal::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor Chacal::step(const Tensor& x, State& state, Context&) {
-  const std::vector<Tensor> qkv =
-      project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
+Tensor Chacal::mix(const std::vector<Tensor>& qkv, State& state) {
   const Tensor weights = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
-  const auto [w, mix] =
+  const auto [w, mixed] =
       chacal_step(weights, past_.read(state, "w"), qkv[2].squeeze(1), config_.gamma);
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"w", w}});
   ++state.position;
-  return out_(((1 - config_.gamma) * mix).flatten(1));
+  return ((1 - config_.gamma) * mixed).flatten(1);
+}
+
+Tensor Chacal::step(const Tensor& x, State& state, Context&) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  return out_(mix(project_qkv(qkv_, config_, input, state.position), state));
+}
+
+Tensor Chacal::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
+  const Tensor input = shift_tokens_each(config_, x, states);
+  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, input, Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(mix(row_of(qkv, b), *states[b]));
+  return out_(torch::cat(outputs));
 }
 
 Tensor Chacal::prefill(const Tensor& x, State& state, Context& context) {

@@ -24,10 +24,14 @@ class Chacal : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 
  private:
+  Tensor mix(const std::vector<Tensor>& qkv, State& state);  // of one token, -> [B,width]
+
   ChacalConfig config_;
   Past past_;
   torch::nn::Linear qkv_{nullptr}, out_{nullptr};

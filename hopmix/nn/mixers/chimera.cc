@@ -1,5 +1,7 @@
 #include "hopmix/nn/mixers/chimera.h"
 
+#include <algorithm>
+
 #include "hopmix/nn/state_space.h"
 #include "hopmix/ops/ops.h"
 
@@ -10,7 +12,7 @@ constexpr int64_t kBits = 31;  // of an edge's length: cols are int32
 
 }  // namespace
 
-Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern) {
+Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern, config.end) {
   const int64_t width = config.width, heads = config.heads;
   in_ =
       register_module("in", linear(config.input_width(), 2 * width + 2 * config.state + 2 * heads));
@@ -51,27 +53,44 @@ Tensor Chimera::read_out(const Projections& p, const Tensor& states) {
   return norm_->forward(gated).to(p.x.scalar_type());
 }
 
-Tensor Chimera::solve(const Projections& p) {
-  const int64_t batch = p.x.size(0), length = p.x.size(1);
+Chimera::Edges Chimera::edges(int64_t time, const Packing& packing) {
+  const int64_t length = packing ? std::max(length_, packing.longest(time)) : time;
   if (length != length_) {
     std::tie(row_ptr_, cols_) = ops::pattern(past_.spec(), length);
     const Tensor counts = row_ptr_.diff();
-    targets_ = torch::repeat_interleave(torch::arange(length), counts);
-    lengths_ = targets_ - cols_;
-    shares_ = counts.index_select(0, targets_);
+    of_text_.targets = torch::repeat_interleave(torch::arange(length), counts);
+    of_text_.sources = cols_;
+    of_text_.lengths = of_text_.targets - cols_;
+    of_text_.shares = counts.index_select(0, of_text_.targets);
     length_ = length;
   }
-  const Tensor to = p.to.index_select(1, targets_), from = p.from.index_select(1, cols_);
-  const Tensor a = torch::exp((to + from + edge_steps(lengths_)) / -3) / shares_.unsqueeze(-1);
+  if (!packing) return of_text_;
+  // A sequence has the first of them, as many as its own rows hold.
+  const Tensor counts = row_ptr_.index_select(0, torch::tensor(packing.lengths(), torch::kInt64));
+  const Tensor ends = counts.cumsum(0);
+  const Tensor start = torch::repeat_interleave(packing.starts(), counts);
+  const Tensor edge =
+      torch::arange(start.size(0)) - torch::repeat_interleave(ends - counts, counts);
+  const auto of_edge = [&](const Tensor& all) { return all.index_select(0, edge); };
+  return {of_edge(of_text_.targets) + start, of_edge(of_text_.sources) + start,
+          of_edge(of_text_.lengths), of_edge(of_text_.shares)};
+}
+
+Tensor Chimera::solve(const Projections& p, const Packing& packing) {
+  const int64_t batch = p.x.size(0), length = p.x.size(1);
+  const Edges e = edges(length, packing);
+  const Tensor to = p.to.index_select(1, e.targets), from = p.from.index_select(1, e.sources);
+  const Tensor a = torch::exp((to + from + edge_steps(e.lengths)) / -3) / e.shares.unsqueeze(-1);
   const Tensor beta = a.transpose(1, 2).to(p.x.scalar_type());
   const Tensor one = torch::ones({batch, config_.heads, length}, beta.options());
-  return ops::glr(one, torch::zeros_like(beta), beta, p.written.flatten(3), {row_ptr_, cols_})
+  return ops::glr(one, torch::zeros_like(beta), beta, p.written.flatten(3), {row_ptr_, cols_},
+                  packing.cu_seqlens())
       .view_as(p.written);
 }
 
 Tensor Chimera::forward(const Tensor& x, Context& context) {
-  const Projections p = project(shift_tokens(config_, x));
-  return out_(context.wanted(read_out(p, solve(p))));
+  const Projections p = project(shift_tokens(config_, x, context.packing));
+  return out_(context.wanted(read_out(p, solve(p, context.packing))));
 }
 
 Tensor Chimera::prefill(const Tensor& x, State& state, Context& context) {

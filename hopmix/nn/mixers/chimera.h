@@ -32,6 +32,7 @@ class Chimera : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
   struct Projections {
@@ -41,8 +42,15 @@ class Chimera : public Mixer {
     Tensor to, from;  // dt, ds [B,T,H]
   };
   Projections project(const Tensor& input);
-  /// The states [B,T,H,state,D] of a whole sequence.
-  Tensor solve(const Projections& p);
+  /// Of every edge, in the order of the pattern's rows.
+  struct Edges {
+    Tensor targets, sources;  // i, j of j -> i in a row of tokens
+    Tensor lengths, shares;   // i - j, number of edges into i
+  };
+  /// The edges of the sequences in a row of `time` tokens.
+  Edges edges(int64_t time, const Packing& packing);
+  /// The states [B,T,H,state,D] of whole sequences.
+  Tensor solve(const Projections& p, const Packing& packing = {});
   /// From the states [B,T,H,state,D].
   Tensor read_out(const Projections& p, const Tensor& states);
   /// de of edges of these lengths [n] -> [n,H].
@@ -53,8 +61,9 @@ class Chimera : public Mixer {
   torch::nn::Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;
   Tensor bias_, edges_, d_;  // [2,H], [bits,H], [H]
-  int64_t length_ = -1;      // of the texts that these are for
-  Tensor row_ptr_, cols_, targets_, lengths_, shares_;
+  int64_t length_ = -1;      // of the text that these are for
+  Tensor row_ptr_, cols_;
+  Edges of_text_;
 };
 
 MixerEntry chimera_entry();

@@ -26,15 +26,18 @@ DeltaNet::DeltaNet(const DeltaNetConfig& config) : config_(config) {
 }
 
 Tensor DeltaNet::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& g, const Tensor& beta, State* state) {
-  const auto before = state ? std::optional(state->tensors.at("S")) : std::nullopt;
-  const auto [o, after] = g.defined() ? ops::gated_delta_rule(q, k, v, g, beta, {}, before)
-                                      : ops::delta_rule(q, k, v, beta, {}, before);
-  if (state != nullptr) state->tensors["S"] = after;
-  return o;
+                       const Tensor& g, const Tensor& beta, State* state,
+                       const std::optional<Tensor>& cu_seqlens) {
+  return advance_matrix(
+      state ? &state->tensors.at("S") : nullptr, q, k, v, {g, beta},
+      [&](const std::optional<Tensor>& before) {
+        return g.defined() ? ops::gated_delta_rule(q, k, v, g, beta, {}, before, cu_seqlens)
+                           : ops::delta_rule(q, k, v, beta, {}, before, cu_seqlens);
+      });
 }
 
-Tensor DeltaNet::mix(const Tensor& x, const Tensor& qkv, State* state) {
+Tensor DeltaNet::mix(const Tensor& x, const Tensor& qkv, State* state,
+                     const std::optional<Tensor>& cu_seqlens) {
   const std::vector<Tensor> parts =
       qkv.split_with_sizes({config_.keys(), config_.keys(), config_.values()}, -1);
   const Tensor q = normalize_rows(split_heads(parts[0], config_.heads));
@@ -42,9 +45,9 @@ Tensor DeltaNet::mix(const Tensor& x, const Tensor& qkv, State* state) {
   const Tensor v = split_heads(parts[2], config_.heads);
   Tensor beta = torch::sigmoid(beta_(x)).to(q.scalar_type());
   if (config_.negative_eigenvalues) beta = 2 * beta;
-  if (!config_.gated) return recur(x, q, k, v, Tensor(), beta, state);
+  if (!config_.gated) return recur(x, q, k, v, Tensor(), beta, state, cu_seqlens);
   const Tensor g = -log_a_.exp() * torch::softplus(decay_(x) + dt_bias_);
-  return recur(x, q, k, v, g.to(q.scalar_type()), beta, state);
+  return recur(x, q, k, v, g.to(q.scalar_type()), beta, state, cu_seqlens);
 }
 
 Tensor DeltaNet::read_out(const Tensor& o, const Tensor& x) {
@@ -53,7 +56,8 @@ Tensor DeltaNet::read_out(const Tensor& o, const Tensor& x) {
 }
 
 Tensor DeltaNet::forward(const Tensor& x, Context& context) {
-  const Tensor o = mix(x, conv_->forward(qkv_(x)), nullptr);
+  const auto& cu_seqlens = context.packing.cu_seqlens();
+  const Tensor o = mix(x, conv_->forward(qkv_(x), cu_seqlens), nullptr, cu_seqlens);
   return read_out(context.wanted(o), context.wanted(x));
 }
 

@@ -40,12 +40,14 @@ class DeltaNet : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  protected:
   /// The recurrence on heads [B,T,H,*] of the layer's input x [B,T,width], without g where there
   /// are no gates -> [B,T,H,DV]; goes on from `state`, and advances it, if there is one.
   virtual Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& g, const Tensor& beta, State* state);
+                       const Tensor& g, const Tensor& beta, State* state,
+                       const std::optional<Tensor>& cu_seqlens);
 
   MatrixState matrix() const {
     return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
@@ -53,7 +55,8 @@ class DeltaNet : public Mixer {
 
  private:
   /// From x [B,T,width] and qkv [B,T,2 keys + values] behind the convolution.
-  Tensor mix(const Tensor& x, const Tensor& qkv, State* state);
+  Tensor mix(const Tensor& x, const Tensor& qkv, State* state,
+             const std::optional<Tensor>& cu_seqlens = {});
 
   /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
   Tensor read_out(const Tensor& o, const Tensor& x);

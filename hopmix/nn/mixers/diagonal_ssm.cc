@@ -10,6 +10,53 @@ namespace hopmix::nn {
 
 constexpr int64_t kPiece = 64;
 
+namespace {
+
+// How tokens lie in pieces, of which each sequence begins its own.
+class Pieces {
+ public:
+  Pieces(int64_t time, const Packing& packing)
+      : size(std::clamp<int64_t>(packing.longest(time), 1, kPiece)),
+        a_row((time + size - 1) / size) {
+    if (!packing) return;
+    std::vector<int64_t> begins = {0};
+    for (const int64_t length : packing.lengths()) {
+      begins.push_back(begins.back() + (length + size - 1) / size);
+    }
+    a_row = begins.back();
+    cu_seqlens = torch::tensor(begins, torch::kInt64);
+    firsts = cu_seqlens->slice(0, 0, -1);
+    const Tensor lengths = torch::tensor(packing.lengths(), torch::kInt64);
+    places_ = packing.positions(time) + torch::repeat_interleave(firsts * size, lengths, 0, time);
+  }
+
+  /// [B,T,E] -> [B,a_row,size,E], zeros where no token is.
+  Tensor lay_out(const Tensor& u) const {
+    const int64_t batch = u.size(0), width = u.size(2), all = a_row * size;
+    if (places_.defined()) {
+      return torch::zeros({1, all, width}, u.options())
+          .index_copy(1, places_, u)
+          .view({1, a_row, size, width});
+    }
+    const Tensor padding = torch::zeros({batch, all - u.size(1), width}, u.options());
+    return torch::cat({u, padding}, 1).view({batch, a_row, size, width});
+  }
+
+  /// [B,a_row * size,E] -> [B,T,E], the tokens in their order.
+  Tensor take_up(const Tensor& y, int64_t time) const {
+    return places_.defined() ? y.index_select(1, places_) : y.narrow(1, 0, time);
+  }
+
+  int64_t size, a_row;
+  std::optional<Tensor> cu_seqlens;  // of pieces, if packed
+  Tensor firsts;                     // the first piece of each sequence, if packed
+
+ private:
+  Tensor places_;
+};
+
+}  // namespace
+
 DiagonalSsm::DiagonalSsm(const DiagonalSsmConfig& config) : config_(config) {
   check_heads(shift());
   value_ = register_module("value", linear(shift().input_width(), config.width));
@@ -28,19 +75,17 @@ std::pair<Tensor, Tensor> DiagonalSsm::rates() const {
 
 // With k_l = sum_s w_s exp(l rate_s): y = (the lower triangle of k_{t-s}) u inside a piece, plus
 // what the state before it, which every token of earlier pieces has entered, has become by then.
-Tensor DiagonalSsm::convolve(const Tensor& u) const {
+Tensor DiagonalSsm::convolve(const Tensor& u, const Packing& packing) const {
   const int64_t batch = u.size(0), time = u.size(1), width = u.size(2), states = config_.state;
-  const int64_t piece = std::clamp<int64_t>(time, 1, kPiece), pieces = (time + piece - 1) / piece;
+  const Pieces layout(time, packing);
+  const int64_t piece = layout.size, pieces = layout.a_row;
   const auto [rate, weights] = rates();
   const Tensor powers =
       (rate.unsqueeze(2) * torch::arange(piece + 1, u.options())).exp();  // [E,S,piece + 1]
   const Tensor weighted = weights.unsqueeze(2) * powers;
 
-  const Tensor padding = torch::zeros({batch, pieces * piece - time, width}, u.options());
-  const Tensor rows = torch::cat({u, padding}, 1)
-                          .view({batch, pieces, piece, width})
-                          .permute({3, 0, 1, 2})
-                          .reshape({width, batch * pieces, piece});
+  const Tensor rows =
+      layout.lay_out(u).permute({3, 0, 1, 2}).reshape({width, batch * pieces, piece});
   const Tensor token = torch::arange(piece, u.options().dtype(torch::kInt64));
   const Tensor distance = (token.unsqueeze(0) - token.unsqueeze(1)).clamp_min(0).flatten();
   const Tensor toeplitz =
@@ -49,24 +94,25 @@ Tensor DiagonalSsm::convolve(const Tensor& u) const {
 
   if (pieces > 1) {
     const Tensor entered = torch::bmm(rows, powers.narrow(2, 0, piece).flip(2).transpose(1, 2));
-    const Tensor input = entered.view({width, batch, pieces, states})
+    const Tensor input = as_state(entered.view({width, batch, pieces, states}))
                              .permute({1, 2, 0, 3})
                              .reshape({batch, pieces, width * states});
     const Tensor decay = powers.select(2, piece).reshape({1, 1, -1}).expand_as(input);
-    const Tensor h = std::get<0>(ops::linear_recurrence(decay, input));
-    const Tensor before =
-        torch::cat({torch::zeros_like(h.narrow(1, 0, 1)), h.narrow(1, 0, pieces - 1)}, 1)
-            .view({batch, pieces, width, states})
-            .permute({2, 0, 1, 3})
-            .reshape({width, batch * pieces, states});
+    const Tensor h = std::get<0>(ops::linear_recurrence(decay, input, {}, layout.cu_seqlens));
+    Tensor before =
+        torch::cat({torch::zeros_like(h.narrow(1, 0, 1)), h.narrow(1, 0, pieces - 1)}, 1);
+    if (packing) before = before.index_fill(1, layout.firsts, 0);
+    before = before.view({batch, pieces, width, states})
+                 .permute({2, 0, 1, 3})
+                 .reshape({width, batch * pieces, states});
     y = y + torch::bmm(before, weighted.narrow(2, 1, piece));
   }
-  return y.view({width, batch, pieces * piece}).permute({1, 2, 0}).narrow(1, 0, time);
+  return layout.take_up(y.view({width, batch, pieces * piece}).permute({1, 2, 0}), time);
 }
 
 Tensor DiagonalSsm::forward(const Tensor& x, Context& context) {
-  const Tensor u = as_state(value_(shift_tokens(shift(), x)));
-  const Tensor y = context.wanted(convolve(u)) + as_state(d_) * context.wanted(u);
+  const Tensor u = as_state(value_(shift_tokens(shift(), x, context.packing)));
+  const Tensor y = context.wanted(convolve(u, context.packing)) + as_state(d_) * context.wanted(u);
   return out_(torch::gelu(y).to(x.scalar_type()));
 }
 

@@ -25,13 +25,14 @@ class DiagonalSsm : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  private:
   /// dt A_s, and what C_s weighs h_s with when u itself is added to it: each [E,S].
   std::pair<Tensor, Tensor> rates() const;
 
   /// u [B,T,E] -> C . h of every token.
-  Tensor convolve(const Tensor& u) const;
+  Tensor convolve(const Tensor& u, const Packing& packing = {}) const;
 
   HeadsConfig shift() const { return {config_.width, 1, config_.token_shift}; }
 

@@ -13,6 +13,18 @@ const char* pointers_name(bool include_self) {
   return include_self ? "pointers" : "earlier_pointers";
 }
 
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Packing& packing) {
+  // PyTorch's knows no packed sequences on the CPU.
+  if (packing) {
+    return std::get<0>(
+        ops::attention_topk(q, k, v, /*kappa=*/1, {}, /*include_self=*/true, packing.cu_seqlens()));
+  }
+  return torch::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2),
+                                             v.transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
+                                             /*enable_gqa=*/q.size(2) != k.size(2))
+      .transpose(1, 2);
+}
+
 }  // namespace
 
 FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config), past_("dense") {
@@ -21,7 +33,7 @@ FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config
   out_ = register_module("out", linear(config.heads * config.key_width, config.width));
 }
 
-std::vector<Tensor> FullAttention::project(const Tensor& input, int64_t start) {
+std::vector<Tensor> FullAttention::project(const Tensor& input, const Starts& start) {
   std::vector<Tensor> parts =
       split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
           .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
@@ -32,7 +44,8 @@ std::vector<Tensor> FullAttention::project(const Tensor& input, int64_t start) {
 }
 
 Tensor FullAttention::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project(shift_tokens(config_, x), 0);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv = project(shift_tokens(config_, x, packing), packing);
   SharedCache cache;
   std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], qkv[1], qkv[2]);
   const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
@@ -40,16 +53,16 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
   if (with_self > 0) {
     // One pass for both selections: one position more holds the earlier ones.
     const int64_t kappa = earlier > 0 ? std::max(with_self, earlier + 1) : with_self;
-    std::tie(y, cache.with_self.indices) = ops::attention_topk(qkv[0], qkv[1], qkv[2], kappa);
-    if (earlier > 0) cache.earlier.indices = without_self(cache.with_self.indices, 0);
+    std::tie(y, cache.with_self.indices) = ops::attention_topk(
+        qkv[0], qkv[1], qkv[2], kappa, {}, /*include_self=*/true, packing.cu_seqlens());
+    if (earlier > 0) {
+      cache.earlier.indices = without_self(cache.with_self.indices, packing.positions(x.size(1)));
+    }
   } else if (earlier > 0) {
-    std::tie(y, cache.earlier.indices) =
-        ops::attention_topk(qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false);
+    std::tie(y, cache.earlier.indices) = ops::attention_topk(
+        qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false, packing.cu_seqlens());
   } else {
-    y = torch::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
-                                            qkv[2].transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
-                                            /*enable_gqa=*/config_.heads != config_.kv_heads)
-            .transpose(1, 2);
+    y = causal_attention(qkv[0], qkv[1], qkv[2], packing);
   }
   if (config_.publication) context.mem[config_.mem] = std::move(cache);
   return out_(context.wanted(y.flatten(2)));
@@ -70,15 +83,18 @@ State FullAttention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
-  const std::vector<Tensor> qkv = project(shift_tokens_step(config_, x, state), state.position);
+Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Context& context) {
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, state.position + 1);
   };
   const Tensor k = with_newest("k"), v = with_newest("v");
-  const Tensor scores = token_scores(qkv[0].squeeze(1), k);
-  if (config_.publication) {
+  Tensor y;
+  if (!config_.publication) {
+    y = token_attention(qkv[0].squeeze(1), k, v);
+  } else {
+    const Tensor scores = token_scores(qkv[0].squeeze(1), k);
+    y = token_sum(torch::softmax(scores, -1), v);
     SharedCache cache;
     std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], k, v);
     for (const bool self : {true, false}) {
@@ -95,7 +111,22 @@ Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
     context.mem[config_.mem] = std::move(cache);
   }
   ++state.position;
-  return out_(token_sum(torch::softmax(scores, -1), v).flatten(1));
+  return y.flatten(1);
+}
+
+Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  return out_(attend(project(input, state.position), state, context));
+}
+
+Tensor FullAttention::step_each(const Tensor& x, std::span<State* const> states,
+                                std::span<Context> contexts) {
+  const std::vector<Tensor> qkv = project(shift_tokens_each(config_, x, states), Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) {
+    outputs.push_back(attend(row_of(qkv, b), *states[b], contexts[b]));
+  }
+  return out_(torch::cat(outputs));
 }
 
 Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {

@@ -20,7 +20,7 @@ struct FullAttentionConfig : HeadsConfig {
 
 /// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by PyTorch's
 /// scaled_dot_product_attention, or by attention_topk where a reader of the publication wants the
-/// selection.
+/// selection, or sequences are packed.
 class FullAttention : public Mixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);
@@ -28,12 +28,16 @@ class FullAttention : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return config_.publication != nullptr; }
 
  private:
-  std::vector<Tensor> project(const Tensor& input, int64_t start);  // q, k, v
+  std::vector<Tensor> project(const Tensor& input, const Starts& start);  // q, k, v
+  // Of one token, -> [B,heads * key_width].
+  Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context);
   // What the readers want; they are made after this layer.
   Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
 

@@ -31,8 +31,9 @@ std::pair<Tensor, Tensor> GatedLinearRecurrence::project(const Tensor& input) {
 }
 
 Tensor GatedLinearRecurrence::forward(const Tensor& x, Context& context) {
-  const auto [a, u] = project(shift_tokens(config_, x));
-  return out_(context.wanted(std::get<0>(ops::linear_recurrence(a, u))));
+  const auto [a, u] = project(shift_tokens(config_, x, context.packing));
+  const Tensor y = std::get<0>(ops::linear_recurrence(a, u, {}, context.packing.cu_seqlens()));
+  return out_(context.wanted(y));
 }
 
 State GatedLinearRecurrence::initial_state(int64_t batch) const {

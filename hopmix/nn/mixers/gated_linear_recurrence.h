@@ -23,6 +23,7 @@ class GatedLinearRecurrence : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  protected:
   /// input [B,T,*] -> (a, b v), each [B,T,width].

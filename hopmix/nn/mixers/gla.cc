@@ -40,22 +40,26 @@ MatrixState Gla::matrix() const {
   return {config_.heads, config_.keys() / config_.heads, config_.values() / config_.heads};
 }
 
-Tensor Gla::mix(const Tensor& x, const Tensor& qkv, Tensor* state) {
+Tensor Gla::mix(const Tensor& x, const Tensor& qkv, Tensor* state,
+                const std::optional<Tensor>& cu_seqlens) {
   std::vector<Tensor> parts =
       qkv.split_with_sizes({config_.keys(), config_.keys(), config_.values()}, -1);
   for (Tensor& part : parts) part = split_heads(part, config_.heads);
   const Tensor log_decay =
       (torch::log_sigmoid(decay_out_(decay_in_(x))) / config_.gate_divisor).to(qkv.scalar_type());
-  const auto [o, last] =
-      ops::gla(parts[0], parts[1], parts[2], split_heads(log_decay, config_.heads), {},
-               state ? std::optional(*state) : std::nullopt);
-  if (state != nullptr) *state = last;
+  const Tensor of_heads = split_heads(log_decay, config_.heads);
+  const Tensor o = advance_matrix(
+      state, parts[0], parts[1], parts[2], {of_heads}, [&](const std::optional<Tensor>& before) {
+        return ops::gla(parts[0], parts[1], parts[2], of_heads, {}, before, cu_seqlens);
+      });
   return norm_->forward(o, gate_(x));
 }
 
 Tensor Gla::forward(const Tensor& x, Context& context) {
+  const auto& cu_seqlens = context.packing.cu_seqlens();
   const Tensor qkv = qkv_(x);
-  return out_(context.wanted(mix(x, convolution_ ? convolution_->forward(qkv) : qkv, nullptr)));
+  const Tensor read = convolution_ ? convolution_->forward(qkv, cu_seqlens) : qkv;
+  return out_(context.wanted(mix(x, read, nullptr, cu_seqlens)));
 }
 
 State Gla::initial_state(int64_t batch) const {

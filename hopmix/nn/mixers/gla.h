@@ -33,10 +33,12 @@ class Gla : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  private:
   /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state` if there is one.
-  Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state);
+  Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state,
+             const std::optional<Tensor>& cu_seqlens = {});
   MatrixState matrix() const;
 
   GlaConfig config_;

@@ -16,7 +16,8 @@ Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
 
 }  // namespace
 
-Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past_(config.pattern) {
+Glr::Glr(const GlrConfig& config)
+    : config_(config), rows_(config.pattern), past_(config.pattern, config.end) {
   check_heads(config);
   if (std::count(kCoefficients.begin(), kCoefficients.end(), config.coefficients) == 0) {
     throw Error("coefficients = '" + config.coefficients +
@@ -32,7 +33,7 @@ Glr::Glr(const GlrConfig& config) : config_(config), rows_(config.pattern), past
   }
 }
 
-Glr::Projections Glr::project(const Tensor& input, int64_t start) {
+Glr::Projections Glr::project(const Tensor& input, const Starts& start) {
   Projections p;
   std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
   widths.push_back(gates_->weight.size(0));
@@ -66,27 +67,38 @@ Glr::Projections Glr::project(const Tensor& input, int64_t start) {
   return p;
 }
 
+Glr::Projections Glr::Projections::row(size_t b) const {
+  const auto of = [b](const Tensor& all) {
+    return all.defined() ? all.narrow(0, static_cast<int64_t>(b), 1) : all;
+  };
+  return {of(q), of(k), of(v), of(q_in), of(k_in), of(gate), of(d), of(d_self)};
+}
+
 Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_type()); }
 
-Tensor Glr::solve(const Projections& p) {
+Tensor Glr::solve(const Projections& p, const Packing& packing) {
   const int64_t time = p.q.size(1);
-  if (shared() && past_.spec() == "dense" && time >= kWorthBlocks) {
-    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self);
+  const auto& cu = packing.cu_seqlens();
+  if (shared() && past_.spec() == "dense" && packing.longest(time) >= kWorthBlocks) {
+    return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self, {}, cu);
   }
-  const ops::PatternArg rows = rows_.at(time);
+  const ops::PatternArg rows = rows_.at(time, packing);
   if (normalized()) {
-    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read());
+    return ops::glr_softmax(p.q, p.k, p.v, p.d, p.d_self, p.gate, rows, {}, gate_on_read(), cu);
   }
-  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows);
+  if (shared()) return ops::glr_attention(p.q, p.k, p.v, p.gate, p.d, p.d_self, rows, {}, cu);
   // Y = (I - B)^{-1} (A X): the direct part is sparse attention; the solve is the shared form with
   // D = 0 and D' = 1.
-  const Tensor direct = ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true);
+  const Tensor direct =
+      ops::sparse_attention(p.q_in, p.k_in, p.v, rows, /*include_self=*/true, {}, cu);
   const Tensor zero = torch::zeros_like(p.gate), one = torch::ones_like(p.gate);
-  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows);
+  return ops::glr_attention(p.q, p.k, direct, p.gate, zero, one, rows, {}, cu);
 }
 
 Tensor Glr::forward(const Tensor& x, Context& context) {
-  const Tensor y = solve(project(shift_tokens(config_, x), 0));
+  const Packing& packing = context.packing;
+  const Tensor input = shift_tokens(config_, x, packing);
+  const Tensor y = solve(project(input, packing), packing);
   return out_(context.wanted((normalized() ? normalize(y) : y).flatten(2)));
 }
 
@@ -129,19 +141,23 @@ State Glr::initial_state(int64_t batch) const {
   return state;
 }
 
+Tensor Glr::read_past(const Tensor& q, const char* k, const char* v, const State& state,
+                      const std::optional<std::pair<Tensor, Tensor>>& own) const {
+  return token_attention(q.squeeze(1), past_.held_rows(state, k), past_.held_rows(state, v),
+                         past_.slots_read(state), own);
+}
+
 Tensor Glr::step_shared(const Projections& p, State& state) {
   const Tensor v = p.v.squeeze(1), d = per_head(p.d), d_self = per_head(p.d_self);
-  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
-  const Tensor z = (d + d_self) * v + per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  const Tensor read = read_past(p.q, "k", "z", state);
+  const Tensor z = (d + d_self) * v + per_head(p.gate) * read;
   past_.append(state, {{"k", p.k.squeeze(1)}, {"z", z}});
   return z - d * v;
 }
 
 Tensor Glr::step_independent(const Projections& p, State& state) {
-  const Tensor read = token_softmax(p.q.squeeze(1), past_.read(state, "k"));
-  const Tensor direct = token_softmax(p.q_in.squeeze(1), past_.read(state, "k_in"), p.k_in);
-  const Tensor y = token_sum(direct, past_.read(state, "v"), p.v) +
-                   per_head(p.gate) * token_sum(read, past_.read(state, "z"));
+  const Tensor y = read_past(p.q_in, "k_in", "v", state, std::pair(p.k_in, p.v)) +
+                   per_head(p.gate) * read_past(p.q, "k", "z", state);
   past_.append(
       state, {{"k", p.k.squeeze(1)}, {"z", y}, {"k_in", p.k_in.squeeze(1)}, {"v", p.v.squeeze(1)}});
   return y;
@@ -173,16 +189,25 @@ Tensor Glr::step_normalized(const Projections& p, State& state) {
   return y;
 }
 
-Tensor Glr::step(const Tensor& x, State& state, Context&) {
-  const Projections p = project(shift_tokens_step(config_, x, state), state.position);
-  Tensor y;
-  if (normalized()) {
-    y = normalize(step_normalized(p, state));
-  } else {
-    y = independent() ? step_independent(p, state) : step_shared(p, state);
-  }
+Tensor Glr::advance(const Projections& p, State& state) {
+  const Tensor y = normalized()    ? step_normalized(p, state)
+                   : independent() ? step_independent(p, state)
+                                   : step_shared(p, state);
   ++state.position;
-  return out_(y.flatten(1));
+  return y;
+}
+
+Tensor Glr::step(const Tensor& x, State& state, Context&) {
+  const Tensor y = advance(project(shift_tokens_step(config_, x, state), state.position), state);
+  return out_((normalized() ? normalize(y) : y).flatten(1));
+}
+
+Tensor Glr::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
+  const Projections p = project(shift_tokens_each(config_, x, states), Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(advance(p.row(b), *states[b]));
+  const Tensor y = torch::cat(outputs);
+  return out_((normalized() ? normalize(y) : y).flatten(1));
 }
 
 int64_t Glr::state_bytes(int64_t t) const {

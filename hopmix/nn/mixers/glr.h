@@ -30,27 +30,38 @@ class Glr : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
   struct Projections {
     Tensor q, k, v;          // [B,T,H,D]: of B, and the values
     Tensor q_in, k_in;       // [B,T,H,D]: of A, if independent
     Tensor gate, d, d_self;  // [B,T,H]; the last two unless independent
+
+    Projections row(size_t b) const;
   };
   struct Cached {
     std::vector<std::string> vectors, scalars;  // a head
   };
-  Projections project(const Tensor& input, int64_t start);
+  Projections project(const Tensor& input, const Starts& start);
   bool shared() const { return config_.coefficients == "shared"; }
   bool independent() const { return config_.coefficients == "independent"; }
   bool normalized() const { return config_.coefficients.starts_with("normalized"); }
   bool gate_on_read() const { return config_.coefficients == "normalized_read"; }
   Cached cached() const;
-  Tensor solve(const Projections& p);  // [B,T,H,D] of the whole sequence, before norm and map
+  /// [B,T,H,D] of whole sequences, before norm and map.
+  Tensor solve(const Projections& p, const Packing& packing = {});
   Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
   Tensor normalize(const Tensor& y);
+  // Softmax attention to what is kept under these names, [B,H,D]; then to `own`.
+  Tensor read_past(const Tensor& q, const char* k, const char* v, const State& state,
+                   const std::optional<std::pair<Tensor, Tensor>>& own = {}) const;
+  // One token, from its projections -> [B,H,D].
+  Tensor advance(const Projections& p, State& state);
   Tensor step_shared(const Projections& p, State& state);
   Tensor step_independent(const Projections& p, State& state);
   Tensor step_normalized(const Projections& p, State& state);

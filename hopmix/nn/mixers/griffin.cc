@@ -48,9 +48,10 @@ std::pair<Tensor, Tensor> Griffin::gates(const Tensor& u) {
 }
 
 Tensor Griffin::forward(const Tensor& x, Context& context) {
-  const Tensor u = conv_->forward(value_(x));
+  const auto& cu_seqlens = context.packing.cu_seqlens();
+  const Tensor u = conv_->forward(value_(x), cu_seqlens);
   const auto [a, added] = gates(u);
-  const Tensor h = context.wanted(std::get<0>(ops::linear_recurrence(a, added)));
+  const Tensor h = context.wanted(std::get<0>(ops::linear_recurrence(a, added, {}, cu_seqlens)));
   return out_(torch::gelu(gate_(context.wanted(x))) * h.to(u.scalar_type()));
 }
 

@@ -26,6 +26,7 @@ class Griffin : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  private:
   /// u [B,T,R] -> (a, what is added), each [B,T,R] in the type of the state.

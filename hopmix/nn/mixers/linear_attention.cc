@@ -40,16 +40,18 @@ Tensor LinearAttention::features(const Tensor& x) const {
   return config_.feature_map == "softmax" ? torch::softmax(x, -1).to(x.scalar_type()) : x;
 }
 
-Tensor LinearAttention::mix(const Tensor& input, Tensor* state) {
+Tensor LinearAttention::mix(const Tensor& input, Tensor* state,
+                            const std::optional<Tensor>& cu_seqlens) {
   std::vector<Tensor> parts =
       linear_parts(input, qkv_->weight, std::vector<int64_t>(3, config_.width));
   for (Tensor& part : parts) part = split_heads(part, config_.heads);
   Tensor v = parts[2];
   // A channel of ones sums up the weights themselves.
   if (config_.normalizer) v = torch::constant_pad_nd(v, {0, 1}, 1);
-  auto [o, last] = ops::linear_attention(features(parts[0]), features(parts[1]), v, {},
-                                         state ? std::optional(*state) : std::nullopt);
-  if (state != nullptr) *state = last;
+  const Tensor q = features(parts[0]), k = features(parts[1]);
+  Tensor o = advance_matrix(state, q, k, v, {}, [&](const std::optional<Tensor>& before) {
+    return ops::linear_attention(q, k, v, {}, before, cu_seqlens);
+  });
   if (config_.normalizer) {
     const int64_t width = config_.head_width();
     o = o.narrow(-1, 0, width) / (o.narrow(-1, width, 1) + 1e-6);
@@ -60,7 +62,9 @@ Tensor LinearAttention::mix(const Tensor& input, Tensor* state) {
 }
 
 Tensor LinearAttention::forward(const Tensor& x, Context& context) {
-  return out_(context.wanted(mix(shift_tokens(config_, x), nullptr)));
+  const Packing& packing = context.packing;
+  const Tensor input = shift_tokens(config_, x, packing);
+  return out_(context.wanted(mix(input, nullptr, packing.cu_seqlens())));
 }
 
 State LinearAttention::initial_state(int64_t batch) const {

@@ -47,9 +47,12 @@ int64_t LogLinearMamba2::state_bytes(int64_t t) const {
 }
 
 Tensor LogLinearMamba2::recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
-                              const Tensor& g, State* state) {
+                              const Tensor& g, State* state,
+                              const std::optional<Tensor>& cu_seqlens) {
   const Tensor factors = factors_->forward(u).to(q.scalar_type());
-  if (state == nullptr) return ops::log_linear_attention(q, k, v, g, factors, /*scale=*/1.0);
+  if (state == nullptr) {
+    return ops::log_linear_attention(q, k, v, g, factors, /*scale=*/1.0, cu_seqlens);
+  }
   const Tensor written = token(k).unsqueeze(-1) * token(v).unsqueeze(-2);
   const Tensor o = fenwick_step(decayed(*state, g), written, token(q), token(factors), *state);
   return o.unsqueeze(1).to(q.scalar_type());
@@ -78,9 +81,11 @@ int64_t LogLinearGatedDeltaNet::state_bytes(int64_t t) const {
 
 Tensor LogLinearGatedDeltaNet::recur(const Tensor& x, const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& g, const Tensor& beta,
-                                     State* state) {
+                                     State* state, const std::optional<Tensor>& cu_seqlens) {
   const Tensor factors = factors_->forward(x).to(q.scalar_type());
-  if (state == nullptr) return ops::log_linear_delta_rule(q, k, v, g, beta, factors);
+  if (state == nullptr) {
+    return ops::log_linear_delta_rule(q, k, v, g, beta, factors, {}, cu_seqlens);
+  }
   const Tensor key = token(k), write = key * token(beta).unsqueeze(-1);
   const Tensor past = decayed(*state, g);
   const Tensor known = torch::matmul(key.unsqueeze(1).unsqueeze(3), past);  // [B,n,H,1,V]

@@ -17,10 +17,12 @@ class LogLinearMamba2 : public Mamba2 {
   State initial_state(int64_t batch) const override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return false; }
+  void check_length(int64_t tokens) const override { check_levels(factors_->levels(), tokens); }
 
  protected:
   Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-               State* state) override;
+               State* state, const std::optional<Tensor>& cu_seqlens) override;
 
  private:
   std::shared_ptr<LevelFactors> factors_;
@@ -34,10 +36,12 @@ class LogLinearGatedDeltaNet : public DeltaNet {
   State initial_state(int64_t batch) const override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return false; }
+  void check_length(int64_t tokens) const override { check_levels(factors_->levels(), tokens); }
 
  protected:
   Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-               const Tensor& beta, State* state) override;
+               const Tensor& beta, State* state, const std::optional<Tensor>& cu_seqlens) override;
 
  private:
   std::shared_ptr<LevelFactors> factors_;

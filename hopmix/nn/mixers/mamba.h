@@ -28,10 +28,12 @@ class Mamba : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  private:
   /// u [B,T,E] after the convolution -> (y [B,T,E], state [B,E,S]), from a state or from none.
-  std::tuple<Tensor, Tensor> scan(const Tensor& u, const std::optional<Tensor>& state);
+  std::tuple<Tensor, Tensor> scan(const Tensor& u, const std::optional<Tensor>& state,
+                                  const std::optional<Tensor>& cu_seqlens = {});
 
   MambaConfig config_;
   torch::nn::Linear in_{nullptr}, inputs_{nullptr}, step_{nullptr}, out_{nullptr};

@@ -37,15 +37,16 @@ std::vector<int64_t> Mamba2::widths() const {
 }
 
 Tensor Mamba2::recur(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
-                     const Tensor& g, State* state) {
-  const auto [o, last] = ops::ssd(q, k, v, g, /*scale=*/1.0,
-                                  state ? std::optional(state->tensors.at("S")) : std::nullopt);
-  if (state != nullptr) state->tensors["S"] = last;
-  return o;
+                     const Tensor& g, State* state, const std::optional<Tensor>& cu_seqlens) {
+  const MatrixGates gates{.log_decay = g, .scale = 1.0};
+  return advance_matrix(state ? &state->tensors.at("S") : nullptr, q, k, v, gates,
+                        [&](const std::optional<Tensor>& before) {
+                          return ops::ssd(q, k, v, g, gates.scale, before, cu_seqlens);
+                        });
 }
 
 Tensor Mamba2::mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt,
-                   State* state) {
+                   State* state, const std::optional<Tensor>& cu_seqlens) {
   const std::vector<Tensor> parts =
       xbc.split_with_sizes({config_.inner(), config_.state, config_.state}, -1);
   const auto type = xbc.scalar_type();
@@ -56,14 +57,16 @@ Tensor Mamba2::mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Te
   const Tensor step = torch::softplus(dt + dt_bias_);  // [B,T,heads]
   const Tensor o =
       recur(u, for_all_heads(parts[2]), for_all_heads(parts[1]), (step.unsqueeze(-1) * x).to(type),
-            (-torch::exp(log_a_) * step).to(type), state);
+            (-torch::exp(log_a_) * step).to(type), state, cu_seqlens);
   const Tensor y = (o + d_.unsqueeze(-1) * x).flatten(2);
   return norm_->forward(y * torch::silu(z)).to(type);
 }
 
 Tensor Mamba2::forward(const Tensor& x, Context& context) {
   const std::vector<Tensor> parts = linear_parts(x, in_->weight, widths());
-  return out_(context.wanted(mix(x, parts[0], convolution_->forward(parts[1]), parts[2], nullptr)));
+  const auto& cu_seqlens = context.packing.cu_seqlens();
+  const Tensor xbc = convolution_->forward(parts[1], cu_seqlens);
+  return out_(context.wanted(mix(x, parts[0], xbc, parts[2], nullptr, cu_seqlens)));
 }
 
 State Mamba2::initial_state(int64_t batch) const {

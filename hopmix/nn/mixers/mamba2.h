@@ -35,20 +35,21 @@ class Mamba2 : public Mixer {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return true; }
 
  protected:
   int64_t heads() const { return config_.inner() / config_.head_width; }
   MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
 
   /// S_t = e^{g_t} S_{t-1} + k_t v_t^T -> q_t S_t [B,T,heads,head_width], of the layer's input u
-  /// [B,T,width]; goes on from `state`, and advances it, if there is
-  /// one.
+  /// [B,T,width]; goes on from `state`, and advances it, if there is one.
   virtual Tensor recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& g, State* state);
+                       const Tensor& g, State* state, const std::optional<Tensor>& cu_seqlens);
 
  private:
   /// The layer's input, z [B,T,inner], convolved x, B, C [B,T,*], dt [B,T,heads] -> [B,T,inner].
-  Tensor mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt, State* state);
+  Tensor mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Tensor& dt, State* state,
+             const std::optional<Tensor>& cu_seqlens = {});
   /// Of z, of x, B and C together, of dt.
   std::vector<int64_t> widths() const;
 

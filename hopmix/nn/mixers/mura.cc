@@ -9,14 +9,14 @@ namespace hopmix::nn {
 namespace {
 
 // Made by the first layer that asks for it, and once for all.
-Tensor neighborhood(const MuraConfig& config, SharedCache& cache) {
+Tensor neighborhood(const MuraConfig& config, const Packing& packing, SharedCache& cache) {
   std::string key = config.cumulative ? "cumulative" : "exact";
   key += config.include_self ? "" : " earlier";
   for (const int64_t width : config.widths) key += ' ' + std::to_string(width);
   Tensor& made = cache.neighborhoods[key];
   if (!made.defined()) {
     made = ops::neighborhood(cache.selection(config.include_self).indices, config.widths,
-                             config.cumulative);
+                             config.cumulative, packing.cu_seqlens());
   }
   return made;
 }
@@ -57,12 +57,12 @@ Mura::Mura(const MuraConfig& config) : config_(config), past_("dense") {
   out_ = register_module("out", linear(config.heads * from.value_width, config.width));
 }
 
-Tensor Mura::queries(const Tensor& input, int64_t start) {
+Tensor Mura::queries(const Tensor& input, const Starts& start) {
   const Tensor q = split_heads(q_(input), config_.heads);
   return config_.publication->rope ? apply_rope(q, start) : q;
 }
 
-std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, int64_t start,
+std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Starts& start,
                                                 const SharedCache& cache) {
   if (!config_.own_kv) {
     return config_.gradient ? std::pair{cache.k, cache.v}
@@ -77,11 +77,13 @@ std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, int64_t sta
 
 Tensor Mura::forward(const Tensor& x, Context& context) {
   SharedCache& cache = context.mem.at(config_.mem);
-  const Tensor input = shift_tokens(config_, x);
-  const auto [k, v] = keys_and_values(input, 0, cache);
-  const Tensor indices = neighborhood(config_, cache);
+  const Packing& packing = context.packing;
+  const Tensor input = shift_tokens(config_, x, packing);
+  const auto [k, v] = keys_and_values(input, packing, cache);
+  const Tensor indices = neighborhood(config_, packing, cache);
   const Tensor y =
-      ops::gather_attention(queries(input, 0), k, v, by_kv_head(indices, k, config_.heads));
+      ops::gather_attention(queries(input, packing), k, v, by_kv_head(indices, k, config_.heads),
+                            {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 

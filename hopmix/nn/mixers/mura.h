@@ -37,8 +37,8 @@ class Mura : public Mixer {
   bool shares_cache() const override { return true; }
 
  private:
-  Tensor queries(const Tensor& input, int64_t start);  // rotated as the publisher's
-  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, int64_t start,
+  Tensor queries(const Tensor& input, const Starts& start);  // rotated as the publisher's
+  std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, const Starts& start,
                                             const SharedCache& cache);
 
   MuraConfig config_;

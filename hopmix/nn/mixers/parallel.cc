@@ -91,29 +91,50 @@ State Parallel::initial_state(int64_t batch) const {
 }
 
 template <typename Advance>
-Tensor Parallel::advance(const Tensor& x, State& state, const Advance& of_branch) {
+Tensor Parallel::advance(const Tensor& x, std::span<State* const> states,
+                         const Advance& of_branch) {
   const Tensor gates = gates_ ? torch::sigmoid(gates_(x)) : Tensor();
   return combine(gates, [&](size_t b) {
-    State part = take(b, state);
-    const Tensor y = of_branch(*branches_[b], part);
-    put(b, std::move(part), state);
+    std::vector<State> parts;
+    for (State* state : states) parts.push_back(take(b, *state));
+    std::vector<State*> of_parts;
+    for (State& part : parts) of_parts.push_back(&part);
+    const Tensor y = of_branch(*branches_[b], of_parts);
+    for (size_t s = 0; s < states.size(); ++s) put(b, std::move(parts[s]), *states[s]);
     return y;
   });
 }
 
 Tensor Parallel::step(const Tensor& x, State& state, Context& context) {
-  const Tensor y =
-      advance(x, state, [&](Mixer& branch, State& part) { return branch.step(x, part, context); });
+  State* const one[] = {&state};
+  const Tensor y = advance(x, one, [&](Mixer& branch, std::span<State* const> part) {
+    return branch.step(x, *part[0], context);
+  });
   ++state.position;
+  return y;
+}
+
+Tensor Parallel::step_each(const Tensor& x, std::span<State* const> states,
+                           std::span<Context> contexts) {
+  const Tensor y = advance(x, states, [&](Mixer& branch, std::span<State* const> parts) {
+    return branch.step_each(x, parts, contexts);
+  });
+  for (State* state : states) ++state->position;
   return y;
 }
 
 Tensor Parallel::prefill(const Tensor& x, State& state, Context& context) {
   if (shares_cache()) return Mixer::prefill(x, state, context);
-  const Tensor y = advance(
-      x, state, [&](Mixer& branch, State& part) { return branch.prefill(x, part, context); });
+  State* const one[] = {&state};
+  const Tensor y = advance(x, one, [&](Mixer& branch, std::span<State* const> part) {
+    return branch.prefill(x, *part[0], context);
+  });
   state.position += x.size(1);
   return y;
+}
+
+void Parallel::check_length(int64_t tokens) const {
+  for (const std::shared_ptr<Mixer>& branch : branches_) branch->check_length(tokens);
 }
 
 bool Parallel::shares_cache() const {

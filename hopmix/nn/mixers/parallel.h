@@ -26,17 +26,20 @@ class Parallel : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override;
   bool shares_cache() const override;
 
  private:
   // `part(b)`: what branch b gives, of what is wanted.
   template <typename Part>
   Tensor combine(const Tensor& gates, const Part& part);
-  // The same of x, with what `of_branch(mixer, its state)` gives.
+  // The same of x, with what `of_branch(mixer, its states)` gives.
   template <typename Advance>
-  Tensor advance(const Tensor& x, State& state, const Advance& of_branch);
+  Tensor advance(const Tensor& x, std::span<State* const> states, const Advance& of_branch);
 
   std::vector<std::shared_ptr<Mixer>> branches_;
   std::vector<std::shared_ptr<RmsNorm>> norms_;  // of the mean

@@ -50,15 +50,17 @@ Tensor RetrievedRecurrence::read(const Tensor& z) {
 
 Tensor RetrievedRecurrence::forward(const Tensor& x, Context& context) {
   const SharedCache& cache = context.mem.at(config_.mem);
-  const std::vector<Tensor> gate = gates(shift_tokens(config_, x));
+  const auto& cu_seqlens = context.packing.cu_seqlens();
+  const std::vector<Tensor> gate = gates(shift_tokens(config_, x, context.packing));
   const Tensor indices = cache.earlier.indices.slice(3, 0, config_.kappa);
   Tensor z;
   if (scalar()) {
     const int64_t group = config_.heads / cache.q.size(2);
     z = ops::retrieved_glr(cache.q.repeat_interleave(group, 2), cache.k, cache.v, gate[0], gate[1],
-                           gate[2], indices.repeat_interleave(group, 2));
+                           gate[2], indices.repeat_interleave(group, 2), {}, cu_seqlens);
   } else {
-    z = ops::retrieved_recurrence(cache.q, cache.k, cache.v, gate[0], indices, config_.hops);
+    z = ops::retrieved_recurrence(cache.q, cache.k, cache.v, gate[0], indices, config_.hops, {},
+                                  cu_seqlens);
   }
   return read(context.wanted(z));
 }

@@ -11,8 +11,10 @@ SlidingWindowRecurrence::SlidingWindowRecurrence(const SlidingWindowRecurrenceCo
 }
 
 Tensor SlidingWindowRecurrence::forward(const Tensor& x, Context& context) {
-  const auto [a, u] = project(shift_tokens(config_, x));
-  return out_(context.wanted(std::get<0>(ops::sliding_window_recurrence(a, u, block_))));
+  const auto [a, u] = project(shift_tokens(config_, x, context.packing));
+  const Tensor y = std::get<0>(
+      ops::sliding_window_recurrence(a, u, block_, {}, /*start=*/0, context.packing.cu_seqlens()));
+  return out_(context.wanted(y));
 }
 
 State SlidingWindowRecurrence::initial_state(int64_t batch) const {

@@ -22,6 +22,7 @@ class SlidingWindowRecurrence : public GatedLinearRecurrence {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  bool same_step_anywhere() const override { return false; }  // blocks begin at positions
 
  private:
   int64_t block_;

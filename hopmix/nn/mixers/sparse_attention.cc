@@ -6,16 +6,18 @@ namespace hopmix::nn {
 constexpr int64_t kWorthJoining = 16;
 
 SparseAttention::SparseAttention(const SparseAttentionConfig& config)
-    : config_(config), rows_(config.pattern), past_(config.pattern) {
+    : config_(config), rows_(config.pattern), past_(config.pattern, config.end) {
   check_heads(config);
   qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
   out_ = register_module("out", linear(config.width, config.width));
 }
 
 Tensor SparseAttention::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, shift_tokens(config_, x), 0);
-  const Tensor y =
-      ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1)), /*include_self=*/true);
+  const Packing& packing = context.packing;
+  const std::vector<Tensor> qkv =
+      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
+  const Tensor y = ops::sparse_attention(qkv[0], qkv[1], qkv[2], rows_.at(x.size(1), packing),
+                                         /*include_self=*/true, {}, packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
 }
 
@@ -28,14 +30,27 @@ State SparseAttention::initial_state(int64_t batch) const {
   return state;
 }
 
-Tensor SparseAttention::step(const Tensor& x, State& state, Context&) {
-  const std::vector<Tensor> qkv =
-      project_qkv(qkv_, config_, shift_tokens_step(config_, x, state), state.position);
-  const Tensor p = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
-  const Tensor y = token_sum(p, past_.read(state, "v"), qkv[2]);
+Tensor SparseAttention::attend(const std::vector<Tensor>& qkv, State& state) {
+  const Tensor y =
+      token_attention(qkv[0].squeeze(1), past_.held_rows(state, "k"), past_.held_rows(state, "v"),
+                      past_.slots_read(state), std::pair(qkv[1], qkv[2]));
   past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
   ++state.position;
-  return out_(y.flatten(1));
+  return y.flatten(1);
+}
+
+Tensor SparseAttention::step(const Tensor& x, State& state, Context&) {
+  const Tensor input = shift_tokens_step(config_, x, state);
+  return out_(attend(project_qkv(qkv_, config_, input, state.position), state));
+}
+
+Tensor SparseAttention::step_each(const Tensor& x, std::span<State* const> states,
+                                  std::span<Context>) {
+  const Tensor input = shift_tokens_each(config_, x, states);
+  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, input, Starts(states));
+  std::vector<Tensor> outputs;
+  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(attend(row_of(qkv, b), *states[b]));
+  return out_(torch::cat(outputs));
 }
 
 Tensor SparseAttention::prefill(const Tensor& x, State& state, Context& context) {

@@ -22,10 +22,15 @@ class SparseAttention : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  Tensor step_each(const Tensor& x, std::span<State* const> states,
+                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
+  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
+  Tensor attend(const std::vector<Tensor>& qkv, State& state);  // one token's, -> [B,width]
+
   SparseAttentionConfig config_;
   PatternRows rows_;
   Past past_;
