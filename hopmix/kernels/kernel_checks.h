@@ -69,9 +69,10 @@ void expect_same_bits_for_any_threads(const Make& make) {
 /// `behind` entries after a cache line, and gives the results.
 template <typename Make, typename Run>
 void expect_same_bits_in_place(const Make& make, const Run& run) {
-  for (const Case& c : {Case{"k^2+1", 100, 64, 64}, Case{"k^2+1", 3500, 64, 64}}) {
+  for (const Case& c : {Case{"k^2+1", 100, 64, 64}, Case{"k^2+1", 3500, 64, 64},
+                        Case{"cached(k^2+1)", 700, 64, 64}, Case{"k^2+1", 100, 16, 32}}) {
     SCOPED_TRACE(::testing::PrintToString(c));
-    const auto problem = make(c, false);
+    const auto problem = make(c, /*on_the_fly=*/c.time == 700);
     const auto copied = run(*problem, 1);
     expect_same_for_any_threads([&] { return run(*problem, 0); });
     EXPECT_TRUE(same_bits(run(*problem, 0), copied));
