@@ -47,10 +47,10 @@ TEST(Scratch, KeepsNoMoreThanItSays) {
 // A team's members take memory of their own. Were it given back by one of them, what that thread
 // keeps would grow with every call.
 TEST(Scratch, CallsOfATeamLeaveAsMuchAsTheyFound) {
-  constexpr int64_t kTime = 2100, kWidth = 64;
+  constexpr int64_t kTime = 3500, kWidth = 64;
   const int before = omp_get_max_threads();
-  omp_set_num_threads(2);
-  const Csr csr = to_csr(Pattern("2^k", kTime));
+  omp_set_num_threads(4);                           // crews of two
+  const Csr csr = to_csr(Pattern("k^2+1", kTime));  // reads enough for a team of glr
   const Rows rows(csr);
   const Sequences sequences = Sequences::batched(1, kTime);
   const ReadLayout reads(rows, sequences);
