@@ -19,6 +19,9 @@ void add_reproduce(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_info(CLI::App& app);
 
+/// Writes what was printed so far. Throws Error if it cannot be written: a full disk, say.
+void flush_output();
+
 /// Parses and runs. Returns the exit code: 0, 1 (a fault of ours or of the machine), 2 (bad input),
 /// 130 (interrupted).
 int run(int argc, const char* const* argv);

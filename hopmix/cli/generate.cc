@@ -99,7 +99,7 @@ void show_text(const Options& options, size_t i, const std::string& prompt,
     std::printf("%s==> %zu <==\n%s%s\n", i > 0 ? "\n" : "", i + 1, prompt.c_str(),
                 left.made.text.c_str());
   }
-  std::fflush(stdout);
+  flush_output();
 }
 
 void run_prompts(const Options& options, const std::vector<std::string>& prompts,
@@ -122,8 +122,14 @@ void run_prompts(const Options& options, const std::vector<std::string>& prompts
               std::to_string(total.failed.front() + 1));
 }
 
-void check(const Options& options) {
+void check(const CLI::App& command, const Options& options) {
   const bool many = !options.prompts.empty();
+  for (const char* name : {"--prompts", "--load-state", "--save-state"}) {
+    const CLI::Option* option = command.get_option(name);
+    if (option->count() > 0 && option->as<std::string>().empty()) {
+      throw Error(std::string(name) + " = '': must name a file");
+    }
+  }
   if (many && options.prompt) throw Error("--prompt: must be left out where there is --prompts");
   if (many && !options.save_state.empty()) {
     throw Error("--save-state: is of one text, not of those of --prompts");
@@ -133,14 +139,14 @@ void check(const Options& options) {
   }
   if (!many && !options.prompt && options.load_state.empty()) throw Error("--prompt is required");
   for (const std::string& stop : options.config.stops) {
-    if (decode::first_bad_utf8(stop)) throw Error("stop: must be UTF-8, which it is not");
+    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be UTF-8, which it is not");
   }
   if (many) decode::check(options.config);
 }
 
-void run_generate(Options options) {
+void run_generate(const CLI::App& command, Options options) {
   if (options.greedy) options.config.sampling.temperature = 0;
-  check(options);
+  check(command, options);
   std::vector<std::string> prompts;
   if (!options.prompts.empty()) prompts = read_prompts(options.prompts);
   const std::string prompt = options.prompt.value_or("");
@@ -155,7 +161,7 @@ void run_generate(Options options) {
   const auto show = [&](std::string_view text) {
     if (options.json) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    flush_output();
   };
   const decode::Generation made =
       decode::generate(*run.model, run.tokenizer, prompt, options.config, show, session);
@@ -165,7 +171,7 @@ void run_generate(Options options) {
     return;
   }
   std::printf("\n");
-  std::fflush(stdout);
+  flush_output();
   std::fprintf(stderr, "%lld tokens, %s tokens/s (prompt: %lld, %s tokens/s), state %lld bytes\n",
                static_cast<long long>(made.tokens),
                format_count(per_second(made.tokens, made.seconds)).c_str(),
@@ -234,7 +240,7 @@ void add_generate(CLI::App& app) {
       "  hopmix generate runs/text-glr --prompts prompts.txt --batch 8 --json > texts.jsonl\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:' --save-state romeo.safetensors\n"
       "  hopmix generate runs/text-glr --load-state romeo.safetensors --prompt 'JULIET:'");
-  command->callback([options] { run_generate(*options); });
+  command->callback([command, options] { run_generate(*command, *options); });
 }
 
 }  // namespace hopmix::cli

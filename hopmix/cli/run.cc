@@ -1,8 +1,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/nearest.h"
@@ -29,7 +33,35 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return "unknown command '" + left[0] + "'" + suggestion(left[0], known);
 }
 
+// CLI11 takes what is too large for the type as the largest there is, and -1 as a huge number.
+template <typename Integer>
+std::string refuse_out_of_range(const std::string& text) {
+  Integer value;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return "";
+  using Limits = std::numeric_limits<Integer>;
+  return "is '" + text + "', but must be a whole number from " + std::to_string(Limits::min()) +
+         " to " + std::to_string(Limits::max());
+}
+
+void check_integers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("UINT")) {
+      option->check(refuse_out_of_range<uint64_t>);
+    } else if (type.starts_with("INT")) {
+      option->check(refuse_out_of_range<int64_t>);
+    }
+  }
+  for (CLI::App* command : app.get_subcommands({})) check_integers(*command);
+}
+
 }  // namespace
+
+void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw Error(std::string("cannot write to standard output: ") + std::strerror(errno));
+}
 
 int run(int argc, const char* const* argv) {
   CLI::App app{"Causal token mixers whose cost, memory and reach are chosen, not inherited."};
@@ -49,8 +81,10 @@ int run(int argc, const char* const* argv) {
   add_reproduce(app);
   add_bench(app);
   add_info(app);
+  check_integers(app);
   try {
     app.parse(argc, argv);
+    flush_output();
     return 0;
   } catch (const CLI::RuntimeError& end) {
     return end.get_exit_code();  // said what it had to say

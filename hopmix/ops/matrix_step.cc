@@ -73,9 +73,19 @@ Tensor step_autograd(const Tensor& q, const Tensor& k, const Tensor& v, Maybe lo
                            {"log_decay", address_of(log_decay)},
                            {"beta", address_of(beta)},
                            {"state", &state}});
-  const at::AutoDispatchBelowADInplaceOrView below;
-  state.unsafeGetTensorImpl()->bump_version();
+  const at::AutoDispatchBelowAutograd below;
   return matrix_step_(q, k, v, log_decay, beta, state, scale);
+}
+
+// Autograd compares versions, also where it is off itself, as in inference mode.
+Tensor step_versioned(const Tensor& q, const Tensor& k, const Tensor& v, Maybe log_decay,
+                      Maybe beta, const Tensor& state, Scale scale) {
+  const Tensor o = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return matrix_step_(q, k, v, log_decay, beta, state, scale);
+  }();
+  state.unsafeGetTensorImpl()->bump_version();
+  return o;
 }
 
 TORCH_LIBRARY_FRAGMENT(hopmix, m) {
@@ -87,6 +97,7 @@ TORCH_LIBRARY_FRAGMENT(hopmix, m) {
 TORCH_LIBRARY_IMPL(hopmix, CPU, m) { m.impl(kName, &step_cpu); }
 TORCH_LIBRARY_IMPL(hopmix, Meta, m) { m.impl(kName, &step_meta); }
 TORCH_LIBRARY_IMPL(hopmix, Autograd, m) { m.impl(kName, &step_autograd); }
+TORCH_LIBRARY_IMPL(hopmix, ADInplaceOrView, m) { m.impl(kName, &step_versioned); }
 
 }  // namespace
 

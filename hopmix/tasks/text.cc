@@ -187,6 +187,9 @@ Task text_task(const TextConfig& config, const std::string& where) {
     return std::make_shared<const Corpus>(of, tokenizer, cache, separator, end);
   };
   const auto corpus = open(files), held_out_corpus = open(held_out);
+  if (!config.valid.empty() && held_out_corpus->empty()) {
+    throw Error(where + "valid = '" + config.valid + "': must have two tokens in a row");
+  }
   if (corpus->empty() || held_out_corpus->empty()) {
     throw Error(where + "path = '" + config.path +
                 "': must have two tokens in a row to train on, and as many held out");

@@ -353,9 +353,12 @@ TEST_F(TextTest, Errors) {
     EXPECT_TRUE(error({.path = path, .valid_fraction = fraction})
                     .ends_with(": must be above 0 and below 1"));
   }
-  EXPECT_EQ(error({.path = path, .valid = write("y", "1")}),
-            "task.path = '" + path +
-                "': must have two tokens in a row to train on, and as many held out");
+  const std::string one = write("y", "1");
+  EXPECT_EQ(error({.path = path, .valid = one}),
+            "task.valid = '" + one + "': must have two tokens in a row");
+  EXPECT_EQ(
+      error({.path = one, .valid = path}),
+      "task.path = '" + one + "': must have two tokens in a row to train on, and as many held out");
   EXPECT_TRUE(error({.path = path, .tokenizer = none}).starts_with("task.tokenizer = '" + none));
   EXPECT_EQ(error_of([&] { text_task({.path = path}).sample(0, 0); }),
             "batch = 0: must be at least 1");

@@ -233,7 +233,7 @@ def test_generate_refuses_in_one_line(run):
     assert refuse("generate", "none", "--prompt", "x") == "'none' is not a run directory"
     assert refuse("generate", "run", "--prompt", "") == "prompt = '': must hold at least one token"
     assert refuse("generate", "run", "--prompt", b"caf\xe9") == "prompt: must be UTF-8, which byte 3 is not"
-    assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "stop: must be UTF-8, which it is not"
+    assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "--stop: must be UTF-8, which it is not"
     assert refuse("generate", "run", "--prompt", "x", "--tokens", "0") == "tokens = 0: must be at least 1"
     assert refuse("generate", "run", "--prompt", "x", "--top-p", "0") == "top_p = 0: must be above 0 and at most 1"
     assert refuse("generate", "run", "--prompt", "x", "--temperature", "-1") == (
@@ -278,6 +278,17 @@ def test_prompts_of_a_file_go_on_together(run):
     assert behind["prompt_tokens"] == 1 + len("his café".encode())
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [("--prompts", "prompts.txt"), ("--prompts", "prompts.txt", "--json"), ("--prompt", "a")])
+def test_text_that_cannot_be_written_is_an_error(run, arguments):
+    Path("prompts.txt").write_text("a\nb\n")
+    with open("/dev/full", "w") as full:
+        command = [HOPMIX, "generate", "run", *arguments, "--tokens", "3"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert done.stderr == "hopmix: cannot write to standard output: No space left on device\n"
+
+
 def test_prompts_refused_in_one_line(run):
     def refused(content, *arguments):
         Path("p.txt").write_bytes(content)
@@ -292,6 +303,10 @@ def test_prompts_refused_in_one_line(run):
     assert refused(b"a\n", "--prompt", "b") == "--prompt: must be left out where there is --prompts"
     assert refused(b"a\n", "--save-state", "s") == "--save-state: is of one text, not of those of --prompts"
     assert "--prompts" in refuse("generate", "run", "--prompt", "x", "--batch", "3")
+    for name in ("--prompts", "--load-state", "--save-state"):  # an unset variable of a shell
+        assert refuse("generate", "run", "--prompt", "x", name, "") == f"{name} = '': must name a file"
+    assert refuse("generate", "run", "--prompt", "x", "--seed", "-5").startswith("--seed: is '-5', but must be a whole number from 0")
+    assert refuse("generate", "run", "--prompt", "x", "--tokens", "9" * 20).startswith(f"--tokens: is '{'9' * 20}', but must be")
 
 
 def test_a_prompt_that_does_not_fit_is_an_error_of_its_own():

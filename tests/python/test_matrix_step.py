@@ -167,3 +167,16 @@ def test_in_place_errors_leave_the_state(change, message):
     with pytest.raises(ValueError, match=f"matrix_step_: .*({message})"):
         ops.matrix_step_(**arguments)
     assert torch.equal(state, before)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_autograd_notices_a_state_that_was_overwritten(mode):
+    tensors, state = inputs("ssd", 2, 1, 4, 2, 20, 7, torch.float32)
+    kept = state.clone().requires_grad_() * 1
+    loss = kept.square().sum()
+    with mode():
+        in_place("ssd", tensors, kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():  # a state that was made there has no versions
+        assert in_place("ssd", tensors, state.clone()).isfinite().all()
