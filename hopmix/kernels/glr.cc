@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "hopmix/kernels/entering.h"
 #include "hopmix/kernels/glr_loops.h"
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
@@ -199,14 +200,7 @@ void Head<T>::backward(const Member& team) {
   Slots slots = slots_;
   const int64_t count = plan_.count();
   const auto span = [&](int64_t n) { return plan_.rows(count - 1 - n); };  // last first
-  int64_t entered = -1;
-  const auto entering = [&](int64_t n, const Member& crew) {
-    const auto [first, last] = span(n);
-    if (n != entered) slots.backward(in_.rows, first, last);
-    entered = n;
-    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
-    return Entering{slots.entered().data() + from, 0, to - from, &slots};
-  };
+  BackwardEntering entering(in_.rows, plan_, slots);
   const auto block = [&](int64_t n) {
     GlrBlock<A> b = block_of(n, span(n).first);
     b.grad_y = grad_y_[n % crews_.in_work].rows(b.first);

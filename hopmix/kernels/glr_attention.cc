@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "hopmix/kernels/entering.h"
 #include "hopmix/kernels/glr_attention_loops.h"
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
@@ -251,14 +252,7 @@ void Backward<T>::run(int64_t h, const Member& team) {
   const int64_t count = plan.count();
   const auto span = [&](int64_t n) { return plan.rows(count - 1 - n); };  // last first
   const auto in = [&](int64_t n) -> Head<T>& { return head.in[n % scratch_.crews.in_work]; };
-  int64_t entered = -1;
-  const auto entering = [&](int64_t n, const Member& crew) {
-    const auto [first, last] = span(n);
-    if (n != entered) slots.backward(in(n).rows, first, last);
-    entered = n;
-    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
-    return Entering{slots.entered().data() + from, 0, to - from, &slots};
-  };
+  BackwardEntering entering(in(0).rows, plan, slots);
   const auto block = [&](int64_t n) {
     const int64_t first = span(n).first;
     const PaddedRows<A>& total = total_[n % scratch_.crews.in_work];

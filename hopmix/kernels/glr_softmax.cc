@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "hopmix/kernels/entering.h"
 #include "hopmix/kernels/glr_softmax_loops.h"
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
@@ -326,14 +327,7 @@ void Backward<T>::run(int64_t h, const Member& team) {
   const BlockPlan& plan = scratch_.plan;
   const int64_t count = plan.count();
   const auto span = [&](int64_t n) { return plan.rows(count - 1 - n); };  // last first
-  int64_t entered = -1;
-  const auto entering = [&](int64_t n, const Member& crew) {
-    const auto [first, last] = span(n);
-    if (n != entered) slots.backward(in_.rows, first, last);
-    entered = n;
-    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
-    return Entering{slots.entered().data() + from, 0, to - from, &slots};
-  };
+  BackwardEntering entering(in_.rows, plan, slots);
   const auto block = [&](int64_t n) {
     JointBlock<A> b = weights.block(n, span(n).first);
     b.grad_y = weights.head(n).grad_y.rows(b.first);

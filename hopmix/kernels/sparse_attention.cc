@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "hopmix/kernels/entering.h"
 #include "hopmix/kernels/head_rows.h"
 #include "hopmix/kernels/parallel.h"
 #include "hopmix/kernels/pipeline.h"
@@ -219,14 +220,7 @@ void Heads<T>::backward(const Member& team) {
   const std::vector<A> factor(plan_.block, static_cast<A>(in_.scale));
   const int64_t count = plan_.count();
   const auto span = [&](int64_t n) { return plan_.rows(count - 1 - n); };  // last first
-  int64_t entered = -1;
-  const auto entering = [&](int64_t n, const Member& crew) {
-    const auto [first, last] = span(n);
-    if (n != entered) slots.backward(heads_[0].rows, first, last);
-    entered = n;
-    const auto [from, to] = crew.share(0, static_cast<int64_t>(slots.entered().size()));
-    return Entering{slots.entered().data() + from, 0, to - from, &slots};
-  };
+  BackwardEntering entering(heads_[0].rows, plan_, slots);
   Pipeline(team, crews_)
       .run(count,
            {{Crew::kStates,

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "hopmix/nn/by_sequence.h"
+
 namespace hopmix::nn {
 namespace {
 
@@ -37,11 +39,9 @@ Tensor Mixer::prefill(const Tensor& x, State& state, Context& context) {
 Tensor Mixer::step_each(const Tensor& x, std::span<State* const> states,
                         std::span<Context> contexts) {
   if (!same_step_anywhere()) {
-    std::vector<Tensor> outputs;
-    for (size_t b = 0; b < states.size(); ++b) {
-      outputs.push_back(step(x.narrow(0, static_cast<int64_t>(b), 1), *states[b], contexts[b]));
-    }
-    return torch::cat(outputs);
+    return by_sequence(states.size(), [&](size_t b) {
+      return step(x.narrow(0, static_cast<int64_t>(b), 1), *states[b], contexts[b]);
+    });
   }
   const torch::NoGradGuard no_grad;
   State all = stack(states);

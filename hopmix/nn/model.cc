@@ -13,9 +13,9 @@ namespace {
 
 // A pass that nobody differentiates goes past autograd, whose bookkeeping is a fifth of the time of
 // a step.
-class PastAutograd {
+class BelowAutograd {
  public:
-  PastAutograd() {
+  BelowAutograd() {
     if (!torch::GradMode::is_enabled()) below_.emplace();
   }
 
@@ -182,7 +182,7 @@ ModelState LanguageModel::initial_state(int64_t batch) const {
 }
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
-  const PastAutograd past_autograd;
+  const BelowAutograd below;
   Context context;
   std::vector<Tensor> after = {embed(tokens.unsqueeze(1), state.position()).squeeze(1)};
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -198,7 +198,7 @@ Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> st
   }
   if (states.empty()) throw Error("tokens: must be of at least one sequence");
   if (states.size() == 1) return step(tokens, *states[0]);
-  const PastAutograd past_autograd;
+  const BelowAutograd below;
   std::set<const ModelState*> known;
   for (const ModelState* state : states) {
     if (!known.insert(state).second) throw Error("states: one of them is there twice");
@@ -218,7 +218,7 @@ Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> st
 }
 
 Tensor LanguageModel::prefill(const Tensor& tokens, ModelState& state) {
-  const PastAutograd past_autograd;
+  const BelowAutograd below;
   const bool shares = std::any_of(blocks_.begin(), blocks_.end(),
                                   [](const auto& block) { return block->mixer().shares_cache(); });
   if (shares) {

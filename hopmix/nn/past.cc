@@ -40,8 +40,13 @@ Past::Past(const std::string& spec, int64_t length)
     length = pattern_.most_tokens();
   }
   if (length == 0) return;
+  fixed_ = true;
   pattern_ = Pattern(pattern_.spec(), length);
-  use_ = last_use(pattern_);
+}
+
+const LastUse& Past::use() const {
+  if (use_.used.empty()) use_ = last_use(pattern_);
+  return use_;
 }
 
 void Past::bind(int64_t i) const {
@@ -56,7 +61,7 @@ void Past::bind(int64_t i) const {
 }
 
 int64_t Past::slot_of(int64_t token) const {
-  return fixed() ? use_.slot[static_cast<size_t>(token)] : token;
+  return fixed() ? use().slot[static_cast<size_t>(token)] : token;
 }
 
 void Past::check_length(int64_t tokens) const {
@@ -77,7 +82,7 @@ const std::vector<int32_t>& Past::row(int64_t i) const {
 }
 
 int64_t Past::held(int64_t t) const {
-  if (fixed()) return use_.used[static_cast<size_t>(std::min(t, pattern_.size()))];
+  if (fixed()) return use().used[static_cast<size_t>(std::min(t, pattern_.size()))];
   return inherits() ? count(row(t)) : t;
 }
 
@@ -101,7 +106,7 @@ int64_t Past::slots(int64_t t) const {
     const auto next = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
     const int64_t unit = std::max<int64_t>(1, next / 8);
     const int64_t rounded = (needed + unit - 1) / unit * unit;
-    return fixed() ? std::min<int64_t>(rounded, use_.used.back()) : rounded;
+    return fixed() ? std::min<int64_t>(rounded, use().used.back()) : rounded;
   }
   for (; scanned_ <= t; scanned_ = std::min(scanned_ + kRowsAtOnce, t + 1)) {
     const int64_t end = std::min(scanned_ + kRowsAtOnce, t + 1);

@@ -86,15 +86,16 @@ class Past {
 
   // What is held: the next row, every token with a reader to come, or everything.
   bool inherits() const { return inherits_; }
-  bool fixed() const { return !use_.slot.empty(); }
+  bool fixed() const { return fixed_; }
+  const LastUse& use() const;            // made when it is first asked for: training never does
   int64_t slot_of(int64_t token) const;  // unless it inherits; -1: none
   void bind(int64_t i) const;
   void append_to_slots(State& state, const Entries& entries) const;
   int64_t largest_row(int64_t begin, int64_t end) const;
 
   mutable Pattern pattern_;  // bound to more tokens as positions grow
-  bool dense_, inherits_;
-  LastUse use_;                           // of a fixed pattern
+  bool dense_, inherits_, fixed_ = false;
+  mutable LastUse use_;                   // of a fixed pattern
   mutable std::array<Row, 2> rows_;       // the last ones asked for, by parity
   mutable std::vector<int64_t> reached_;  // reached_[m]: the first row of more than m tokens
   mutable int64_t scanned_ = 0;           // rows that reached_ knows

@@ -1,5 +1,6 @@
 #include "hopmix/nn/mixers/chacal.h"
 
+#include "hopmix/nn/by_sequence.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -60,9 +61,8 @@ Tensor Chacal::step(const Tensor& x, State& state, Context&) {
 Tensor Chacal::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
   const Tensor input = shift_tokens_each(config_, x, states);
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, input, Starts(states));
-  std::vector<Tensor> outputs;
-  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(mix(row_of(qkv, b), *states[b]));
-  return out_(torch::cat(outputs));
+  return out_(
+      by_sequence(states.size(), [&](size_t b) { return mix(row_of(qkv, b), *states[b]); }));
 }
 
 Tensor Chacal::prefill(const Tensor& x, State& state, Context& context) {

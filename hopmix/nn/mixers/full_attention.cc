@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "hopmix/nn/by_sequence.h"
 #include "hopmix/nn/selection.h"
 #include "hopmix/ops/ops.h"
 
@@ -122,11 +123,8 @@ Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
 Tensor FullAttention::step_each(const Tensor& x, std::span<State* const> states,
                                 std::span<Context> contexts) {
   const std::vector<Tensor> qkv = project(shift_tokens_each(config_, x, states), Starts(states));
-  std::vector<Tensor> outputs;
-  for (size_t b = 0; b < states.size(); ++b) {
-    outputs.push_back(attend(row_of(qkv, b), *states[b], contexts[b]));
-  }
-  return out_(torch::cat(outputs));
+  return out_(by_sequence(
+      states.size(), [&](size_t b) { return attend(row_of(qkv, b), *states[b], contexts[b]); }));
 }
 
 Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hopmix/nn/by_sequence.h"
+
 namespace hopmix::nn {
 namespace {
 
@@ -204,9 +206,8 @@ Tensor Glr::step(const Tensor& x, State& state, Context&) {
 
 Tensor Glr::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
   const Projections p = project(shift_tokens_each(config_, x, states), Starts(states));
-  std::vector<Tensor> outputs;
-  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(advance(p.row(b), *states[b]));
-  const Tensor y = torch::cat(outputs);
+  const Tensor y =
+      by_sequence(states.size(), [&](size_t b) { return advance(p.row(b), *states[b]); });
   return out_((normalized() ? normalize(y) : y).flatten(1));
 }
 

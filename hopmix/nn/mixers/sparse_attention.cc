@@ -1,5 +1,7 @@
 #include "hopmix/nn/mixers/sparse_attention.h"
 
+#include "hopmix/nn/by_sequence.h"
+
 namespace hopmix::nn {
 
 // A prompt this many times shorter than what is held is better taken in token by token.
@@ -48,9 +50,8 @@ Tensor SparseAttention::step_each(const Tensor& x, std::span<State* const> state
                                   std::span<Context>) {
   const Tensor input = shift_tokens_each(config_, x, states);
   const std::vector<Tensor> qkv = project_qkv(qkv_, config_, input, Starts(states));
-  std::vector<Tensor> outputs;
-  for (size_t b = 0; b < states.size(); ++b) outputs.push_back(attend(row_of(qkv, b), *states[b]));
-  return out_(torch::cat(outputs));
+  return out_(
+      by_sequence(states.size(), [&](size_t b) { return attend(row_of(qkv, b), *states[b]); }));
 }
 
 Tensor SparseAttention::prefill(const Tensor& x, State& state, Context& context) {

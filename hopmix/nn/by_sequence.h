@@ -1,0 +1,18 @@
+// Steps of sequences that stand at positions of their own (Mixer::step_each).
+#pragma once
+
+#include <vector>
+
+#include "hopmix/nn/torch.h"
+
+namespace hopmix::nn {
+
+/// step(b) [1,...] of each of `count` sequences, one after another -> [count,...].
+template <typename Step>
+torch::Tensor by_sequence(size_t count, const Step& step) {
+  std::vector<torch::Tensor> rows;
+  for (size_t b = 0; b < count; ++b) rows.push_back(step(b));
+  return torch::cat(rows);
+}
+
+}  // namespace hopmix::nn
