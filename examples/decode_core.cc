@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "hopmix/kernels/glr_attention.h"
-#include "hopmix/kernels/glr_decoder.h"
+#include "hopmix/kernels/rows/glr_attention.h"
+#include "hopmix/kernels/decode/glr_decoder.h"
 
 namespace {
 

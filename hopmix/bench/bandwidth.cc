@@ -8,7 +8,7 @@
 #include <random>
 
 #include "hopmix/bench/machine.h"
-#include "hopmix/kernels/load_bandwidth.h"
+#include "hopmix/kernels/base/load_bandwidth.h"
 
 namespace hopmix::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include "hopmix/base/text_table.h"
 #include "hopmix/bench/interleave.h"
 #include "hopmix/bench/statistics.h"
-#include "hopmix/kernels/load_bandwidth.h"
+#include "hopmix/kernels/base/load_bandwidth.h"
 #include "hopmix/nn/model.h"
 #include "hopmix/ops/ops.h"
 

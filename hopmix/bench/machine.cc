@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "hopmix/kernels/load_bandwidth.h"
+#include "hopmix/kernels/base/load_bandwidth.h"
 
 namespace hopmix::bench {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
-#include "hopmix/kernels/softmax_tile.h"
-#include "hopmix/kernels/top_scores.h"
+#include "hopmix/kernels/dense/softmax_tile.h"
+#include "hopmix/kernels/dense/top_scores.h"
 #include "hopmix/ops/operands.h"
 
 namespace hopmix::ops {

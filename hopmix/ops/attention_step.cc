@@ -1,6 +1,6 @@
 // attention_step: softmax attention of one token to what a decoder holds. The mathematics is in
-// kernels/attention_step.h.
-#include "hopmix/kernels/attention_step.h"
+// kernels/decode/attention_step.h.
+#include "hopmix/kernels/decode/attention_step.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -18,7 +18,7 @@
 
 #include <algorithm>
 
-#include "hopmix/kernels/decay_tree_loops.h"
+#include "hopmix/kernels/chunked/decay_tree_loops.h"
 #include "hopmix/ops/chunked_heads.h"
 
 namespace hopmix::ops {

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hopmix/kernels/rows.h"
-#include "hopmix/kernels/sequences.h"
+#include "hopmix/kernels/rows/rows.h"
+#include "hopmix/kernels/base/sequences.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::ops {

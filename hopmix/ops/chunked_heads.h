@@ -23,10 +23,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "hopmix/kernels/chunk_loops.h"
-#include "hopmix/kernels/index.h"
-#include "hopmix/kernels/padded.h"
-#include "hopmix/kernels/parallel.h"
+#include "hopmix/kernels/chunked/chunk_loops.h"
+#include "hopmix/kernels/base/index.h"
+#include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/base/parallel.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/operands.h"
 #include "hopmix/ops/tensors.h"

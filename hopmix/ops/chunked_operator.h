@@ -1,6 +1,6 @@
 // An operator over time with a matrix state, from its inputs and its Rule (chunked_heads.h):
 // checks, CPU and meta kernels, autograd. Sequences of one token, as in decoding, go by
-// kernels/matrix_step.h instead. With INPUTS = q, k, v and more:
+// kernels/decode/matrix_step.h instead. With INPUTS = q, k, v and more:
 //   NAME(INPUTS, float? scale=None, Tensor? initial_state=None, Tensor? cu_seqlens=None)
 //       -> (Tensor o, Tensor state)
 //   NAME_backward(Tensor? grad_o, Tensor? grad_state, INPUTS, float? scale, Tensor? initial_state,
@@ -21,7 +21,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hopmix/kernels/matrix_step.h"
+#include "hopmix/kernels/decode/matrix_step.h"
 #include "hopmix/ops/chunked_heads.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"

@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-#include "hopmix/kernels/delta_tile.h"
+#include "hopmix/kernels/chunked/delta_tile.h"
 #include "hopmix/ops/chunked_heads.h"
 
 namespace hopmix::ops {

@@ -23,7 +23,7 @@
 #include <optional>
 #include <utility>
 
-#include "hopmix/kernels/delta_tile.h"
+#include "hopmix/kernels/chunked/delta_tile.h"
 #include "hopmix/ops/chunked_heads.h"
 #include "hopmix/ops/decays.h"
 #include "hopmix/ops/delta_rule.h"

@@ -27,8 +27,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "hopmix/kernels/bfloat16.h"
-#include "hopmix/kernels/softmax_tile.h"
+#include "hopmix/kernels/base/bfloat16.h"
+#include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/ops/operands.h"
 
 namespace hopmix::ops {

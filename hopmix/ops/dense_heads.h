@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "hopmix/kernels/index.h"
-#include "hopmix/kernels/parallel.h"
+#include "hopmix/kernels/base/index.h"
+#include "hopmix/kernels/base/parallel.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/dense_blocks.h"
 #include "hopmix/ops/tensors.h"

@@ -1,8 +1,8 @@
 // gather_attention: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/sparse_attention.h.
+// kernels/rows/sparse_attention.h.
 #include <torch/library.h>
 
-#include "hopmix/kernels/sparse_attention.h"
+#include "hopmix/kernels/rows/sparse_attention.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/saved_autograd.h"

@@ -1,5 +1,5 @@
-// glr: checks, CPU and meta kernels, autograd. The mathematics is in kernels/glr.h.
-#include "hopmix/kernels/glr.h"
+// glr: checks, CPU and meta kernels, autograd. The mathematics is in kernels/rows/glr.h.
+#include "hopmix/kernels/rows/glr.h"
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>

@@ -1,6 +1,6 @@
 // glr_attention: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/glr_attention.h.
-#include "hopmix/kernels/glr_attention.h"
+// kernels/rows/glr_attention.h.
+#include "hopmix/kernels/rows/glr_attention.h"
 
 #include <torch/library.h>
 

@@ -1,6 +1,6 @@
 // glr_normalized: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/glr_normalized.h.
-#include "hopmix/kernels/glr_normalized.h"
+// kernels/rows/glr_normalized.h.
+#include "hopmix/kernels/rows/glr_normalized.h"
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>

@@ -1,6 +1,6 @@
 // glr_softmax: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/glr_softmax.h.
-#include "hopmix/kernels/glr_softmax.h"
+// kernels/rows/glr_softmax.h.
+#include "hopmix/kernels/rows/glr_softmax.h"
 
 #include <torch/library.h>
 

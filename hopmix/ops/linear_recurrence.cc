@@ -1,6 +1,6 @@
 // linear_recurrence: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/linear_recurrence.h.
-#include "hopmix/kernels/linear_recurrence.h"
+// kernels/scan/linear_recurrence.h.
+#include "hopmix/kernels/scan/linear_recurrence.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>

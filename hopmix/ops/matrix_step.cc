@@ -1,6 +1,6 @@
 // matrix_step_: one token of a recurrence with a matrix state, which is updated in place. The
-// mathematics is in kernels/matrix_step.h.
-#include "hopmix/kernels/matrix_step.h"
+// mathematics is in kernels/decode/matrix_step.h.
+#include "hopmix/kernels/decode/matrix_step.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>

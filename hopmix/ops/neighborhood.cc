@@ -1,6 +1,6 @@
-// neighborhood: checks, CPU and meta kernels. The definition is in kernels/neighborhood.h. No
+// neighborhood: checks, CPU and meta kernels. The definition is in kernels/rows/neighborhood.h. No
 // gradient: what it takes and gives are positions.
-#include "hopmix/kernels/neighborhood.h"
+#include "hopmix/kernels/rows/neighborhood.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>

@@ -10,10 +10,10 @@
 #include <new>
 #include <type_traits>
 
-#include "hopmix/kernels/bfloat16.h"
-#include "hopmix/kernels/chunk_loops.h"
-#include "hopmix/kernels/padded.h"
-#include "hopmix/kernels/softmax_tile.h"
+#include "hopmix/kernels/base/bfloat16.h"
+#include "hopmix/kernels/chunked/chunk_loops.h"
+#include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/ops/products.h"
 
 namespace hopmix::ops {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/base/bfloat16.h"
 
 namespace hopmix::ops {
 

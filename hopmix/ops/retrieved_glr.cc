@@ -1,8 +1,8 @@
 // retrieved_glr: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/glr_attention.h.
+// kernels/rows/glr_attention.h.
 #include <torch/library.h>
 
-#include "hopmix/kernels/glr_attention.h"
+#include "hopmix/kernels/rows/glr_attention.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/saved_autograd.h"

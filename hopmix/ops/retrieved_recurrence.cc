@@ -1,6 +1,6 @@
 // retrieved_recurrence: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/retrieved_recurrence.h.
-#include "hopmix/kernels/retrieved_recurrence.h"
+// kernels/rows/retrieved_recurrence.h.
+#include "hopmix/kernels/rows/retrieved_recurrence.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>

@@ -1,5 +1,5 @@
-// rms_norm: checks, CPU and meta kernels, autograd. The mathematics is in kernels/rms_norm.h.
-#include "hopmix/kernels/rms_norm.h"
+// rms_norm: checks, CPU and meta kernels, autograd. The mathematics is in kernels/maps/rms_norm.h.
+#include "hopmix/kernels/maps/rms_norm.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>

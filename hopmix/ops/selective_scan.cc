@@ -1,7 +1,7 @@
 // selective_scan: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/selective_scan.h. What the backward begins its pieces from is a third output of
+// kernels/scan/selective_scan.h. What the backward begins its pieces from is a third output of
 // _selective_scan, which autograd calls instead.
-#include "hopmix/kernels/selective_scan.h"
+#include "hopmix/kernels/scan/selective_scan.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "hopmix/kernels/padded.h"
+#include "hopmix/kernels/base/padded.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"

@@ -1,6 +1,6 @@
 // short_convolution: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/short_convolution.h.
-#include "hopmix/kernels/short_convolution.h"
+// kernels/scan/short_convolution.h.
+#include "hopmix/kernels/scan/short_convolution.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>

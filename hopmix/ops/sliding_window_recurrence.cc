@@ -1,6 +1,6 @@
 // sliding_window_recurrence: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/sliding_window_recurrence.h.
-#include "hopmix/kernels/sliding_window_recurrence.h"
+// kernels/scan/sliding_window_recurrence.h.
+#include "hopmix/kernels/scan/sliding_window_recurrence.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,6 @@
 // sparse_attention: checks, CPU and meta kernels, autograd. The mathematics is in
-// kernels/sparse_attention.h.
-#include "hopmix/kernels/sparse_attention.h"
+// kernels/rows/sparse_attention.h.
+#include "hopmix/kernels/rows/sparse_attention.h"
 
 #include <torch/library.h>
 

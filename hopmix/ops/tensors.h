@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "hopmix/kernels/bfloat16.h"
+#include "hopmix/kernels/base/bfloat16.h"
 
 namespace hopmix::ops {
 

@@ -1,0 +1,52 @@
+// The parts of a chunk of the (gated) delta rule that are not matrix products; ops/delta_rule.h
+// joins them with the products and has the equations.
+//
+// Rows are tokens of a chunk, n of them. n and widths are multiples of kTileLanes. Log decays G
+// come as the sum of `high` and `low`, so that a small decay behind a large one keeps its digits;
+// null where there are none.
+#pragma once
+
+#include <cstdint>
+
+#include "hopmix/kernels/base/bfloat16.h"
+
+namespace hopmix::kernels {
+
+/// Raw products k . k and q . k of one chunk [n, n], of which only what a token may see is read,
+/// and G [n].
+template <typename A>
+struct DeltaScores {
+  int64_t n;
+  const A *kk, *qk;
+  const A *high, *low;
+};
+
+/// The kernels, as compiled for the best instructions of this CPU. A is what sums are made in, O
+/// what products take: (float, float), (float, Bfloat16) or (double, double).
+template <typename A, typename O>
+struct DeltaTable {
+  /// m_ij = e^(G_i - G_j) kk_ij where j < i, p_ij = e^(G_i - G_j) qk_ij where j <= i; 0 elsewhere.
+  /// They may be the scores. p may be null: not wanted.
+  void (*weights)(const DeltaScores<A>&, A* m, O* p);
+
+  /// The same with rows j and columns i, from scores that lie so; and the decays alone.
+  void (*weights_transposed)(const DeltaScores<A>&, A* decay, A* m, O* p);
+
+  /// From the gradients of m and p, transposed too: those of kk and qk, 0 where hidden, which may
+  /// take their places, and dg_t = sum over j < t <= i of what e^(G_i - G_j) gets, unless dg is
+  /// null. `scratch` is [n].
+  void (*weights_backward)(const DeltaScores<A>&, const A* decay, const A* m, const A* dm,
+                           const A* dp, A* dkk, A* dqk, A* scratch, A* dg);
+
+  /// w_i = v_i - a_i x_i, u_i = beta_i w_i. a may be null: ones.
+  void (*errors)(int64_t n, int64_t width, const A* a, const A* beta, const A* v, const A* x, A* w,
+                 A* u);
+
+  /// y += x
+  void (*add)(int64_t size, const A* x, A* y);
+};
+
+template <typename A, typename O>
+DeltaTable<A, O> delta_tiles();
+
+}  // namespace hopmix::kernels

@@ -1,0 +1,145 @@
+// Rows of one head of one sequence, in a tensor [tokens, heads, width], as padded rows of the type
+// that sums are made in.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "hopmix/kernels/base/bfloat16.h"
+#include "hopmix/kernels/base/index.h"
+#include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/base/sequences.h"
+
+namespace hopmix::kernels {
+
+/// Token i of the sequence lies at data + i * stride; T may be const.
+template <typename T>
+struct HeadOf {
+  T* data = nullptr;
+  int64_t stride = 0, width = 0;
+
+  HeadOf() = default;
+  HeadOf(T* x, const Sequences& all, const Sequence& s, int64_t heads, int64_t head, int64_t w)
+      : data(x == nullptr ? nullptr : x + head_offset(all.first_token(s), heads, head, w)),
+        stride(heads * w),
+        width(w) {}
+
+  /// A matrix of its own.
+  HeadOf(T* x, int64_t w) : data(x), stride(w), width(w) {}
+
+  T* operator[](int64_t i) const { return data + i * stride; }
+  explicit operator bool() const { return data != nullptr; }
+
+  /// Whether vectors may read and write the rows where they lie.
+  static constexpr bool kSameType =
+      std::is_same_v<std::remove_const_t<T>, Accumulator<std::remove_const_t<T>>>;
+  bool direct() const { return kSameType && width % kPad == 0; }
+
+  /// The rows as a matrix that aligned vectors may read in place, if they lie like one; else null.
+  const Accumulator<std::remove_const_t<T>>* matrix() const {
+    if constexpr (kSameType) {
+      const bool aligned = reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0;
+      if (direct() && stride == width && aligned) return data;
+    }
+    return nullptr;
+  }
+};
+
+/// to = row `from` of `width` numbers, padded with zeros.
+template <typename T>
+void load_row(const T* from, int64_t width, Accumulator<T>* to) {
+  int64_t c = 0;
+  for (; c < width; ++c) to[c] = static_cast<Accumulator<T>>(from[c]);
+  for (; c < padded(width); ++c) to[c] = 0;
+}
+
+/// Rows [begin, end) of a head for vectors to read: where they lie if they can be read there, else
+/// copied.
+template <typename T>
+class StagedRows {
+ public:
+  using A = Accumulator<T>;
+
+  StagedRows() = default;
+  StagedRows(HeadOf<const T> head, int64_t most) : head_(head) {
+    if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
+  }
+
+  /// Makes rows [begin, end) of a block that starts at `block` ready.
+  void load(int64_t block, int64_t begin, int64_t end) const {
+    if (!head_ || head_.direct()) return;
+    for (int64_t i = begin; i < end; ++i) load_row(head_[i], head_.width, copy_[i - block]);
+  }
+
+  const HeadOf<const T>& head() const { return head_; }
+
+  /// The rows of the block that starts at `block`.
+  BlockRows<const A> rows(int64_t block) const {
+    if constexpr (HeadOf<const T>::kSameType) {
+      if (head_.direct()) return {{head_[block], head_.stride}, block};
+    }
+    return {{copy_[0], copy_.view().stride}, block};
+  }
+
+ private:
+  HeadOf<const T> head_;
+  PaddedRows<A> copy_;
+};
+
+/// One number a row, always copied: element i of a block is data()[i].
+template <typename T>
+class StagedScalars {
+ public:
+  StagedScalars(HeadOf<const T> head, int64_t most) : head_(head), copy_(most) {}
+
+  void load(int64_t block, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      copy_[i - block] = static_cast<Accumulator<T>>(*head_[i]);
+    }
+  }
+  const Accumulator<T>* data() const { return copy_.data(); }
+  const HeadOf<const T>& head() const { return head_; }
+
+ private:
+  HeadOf<const T> head_;
+  std::vector<Accumulator<T>> copy_;
+};
+
+/// The same for rows that vectors write. Without a head there is no row to write.
+template <typename T>
+class UnstagedRows {
+ public:
+  using A = Accumulator<T>;
+
+  UnstagedRows() = default;
+  UnstagedRows(HeadOf<T> head, int64_t most) : head_(head) {
+    if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
+  }
+
+  explicit operator bool() const { return static_cast<bool>(head_); }
+
+  BlockRows<A> rows(int64_t block) const {
+    if constexpr (HeadOf<T>::kSameType) {
+      if (head_ && head_.direct()) return {{head_[block], head_.stride}, block};
+    }
+    return {copy_.view(), block};
+  }
+
+  /// Puts columns [from, to) of rows [begin, end) where they belong.
+  void store(int64_t block, int64_t begin, int64_t end, int64_t from, int64_t to) const {
+    if (!head_ || head_.direct()) return;
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t c = from; c < std::min(to, head_.width); ++c) {
+        head_[i][c] = static_cast<T>(copy_[i - block][c]);
+      }
+    }
+  }
+
+ private:
+  HeadOf<T> head_;
+  PaddedRows<A> copy_;
+};
+
+}  // namespace hopmix::kernels
