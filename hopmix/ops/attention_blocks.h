@@ -8,36 +8,36 @@
 
 #include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/kernels/dense/top_scores.h"
-#include "hopmix/ops/operands.h"
+#include "hopmix/kernels/base/operands.h"
 
 namespace hopmix::ops {
 
 /// Keys and values of one head of one sequence, packed for the rows of all queries that read them.
 /// T is the storage type, O what products take.
-template <typename T, typename O, typename Products>
+template <typename T, typename O>
 class AttentionBlocks {
  public:
   using A = kernels::Accumulator<T>;
 
   static constexpr int64_t kBlock = 128;  // rows of a block
 
-  AttentionBlocks(const MatrixView<T>& k, const MatrixView<T>& v, double scale);
+  AttentionBlocks(const kernels::MatrixView<T>& k, const kernels::MatrixView<T>& v, double scale);
 
   /// A caller's memory for one block; of one query head at a time.
   struct Block {
     explicit Block(const AttentionBlocks& of);
 
-    Buffer<O> q, p;
-    Buffer<A> scores, largest, sum;
-    Buffer<A> mix;  // [kBlock, stride]: the output
-    Buffer<A> lse;  // log2 of the sum of 2^(factor q . k), as DenseBlocks takes it
+    kernels::Buffer<O> q, p;
+    kernels::Buffer<A> scores, largest, sum;
+    kernels::Buffer<A> mix;  // [kBlock, stride]: the output
+    kernels::Buffer<A> lse;  // log2 of the sum of 2^(factor q . k), as DenseBlocks takes it
     int64_t stride;
   };
 
   /// Rows [first, first + kBlock) of `q`, or what there are of them; `first` is a multiple of
   /// kBlock. `best` is offered each row's scores, those of the row itself if `self`; a product that
   /// is larger wins, or with a negative scale a smaller one.
-  void forward(const MatrixView<T>& q, int64_t first, bool self, Block& out,
+  void forward(const kernels::MatrixView<T>& q, int64_t first, bool self, Block& out,
                kernels::TopScores<A>& best) const;
 
  private:
@@ -53,7 +53,7 @@ class AttentionBlocks {
   int64_t rows_, keys_, values_;
   int64_t panel_;  // columns of a tile, as in DenseBlocks
   A factor_, sign_;
-  Buffer<O> columns_, right_;  // keys in panels [keys, panel]; values [rows, values]
+  kernels::Buffer<O> columns_, right_;  // keys in panels [keys, panel]; values [rows, values]
   const kernels::TileTable<A, O>& tiles_ = kernels::tiles<A, O>();
 };
 

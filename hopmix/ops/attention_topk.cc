@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "hopmix/ops/attention_blocks.h"
+#include "hopmix/ops/block_types.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/dense_heads.h"
 #include "hopmix/ops/ops.h"
@@ -76,13 +77,13 @@ void run(const Arguments& args, const Tensors<3>& in, const Selection& selection
   if (indices.numel() == 0) return;
   const int64_t heads = args.size("H"), kv_heads = args.size("G"), group = heads / kv_heads;
   const int64_t keys = args.size("DK"), values = args.size("DV");
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
-    using Blocks = AttentionBlocks<T, O, Products>;
+    using Blocks = AttentionBlocks<T, O>;
     const auto view = [&](const Tensor& x, const kernels::Sequence& s, int64_t of, int64_t which,
                           int64_t width) {
       const int64_t first = kernels::head_offset(sequences.first_token(s), of, which, width);
-      return MatrixView<T>{read<T>(x) + first, s.length, width, of * width};
+      return kernels::MatrixView<T>{read<T>(x) + first, s.length, width, of * width};
     };
     const auto store = [&](const kernels::Sequence& s, int64_t head, int64_t first,
                            const typename Blocks::Block& block, kernels::TopScores<A>& best) {
@@ -124,7 +125,7 @@ void run(const Arguments& args, const Tensors<3>& in, const Selection& selection
             blocks.forward(view(flat[0], s, heads, head, keys), first, selection.self, block, best);
             store(s, head, first, block, best);
           }
-          Products::release();
+          kernels::release_gemm();
         });
   });
 }
@@ -182,7 +183,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_o, const Tensor& mix, const 
     for (const Tensor& t : out) t.zero_();
     return out;
   }
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
     const auto prepare = [&](const HeadWork<A>& work) {
       for (int64_t i = 0; i < work.length; ++i) {
@@ -201,7 +202,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_o, const Tensor& mix, const 
     const auto finish = [&](const HeadWork<A>& work) {
       for (int64_t x = 0; x < work.length * work.values; ++x) work.dv[x] += work.l[x];
     };
-    dense_backward<T, O, Products>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
+    dense_backward<T, O>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
                                    if_wanted(needs[2], out[2]), prepare, finish);
   });
   return out;

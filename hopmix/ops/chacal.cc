@@ -2,6 +2,7 @@
 // g = gamma and rows that read themselves: W = (I - gamma A)^{-1} V, y = (1 - gamma) mix.
 #include <torch/library.h>
 
+#include "hopmix/ops/block_types.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/dense_heads.h"
 #include "hopmix/ops/ops.h"
@@ -43,7 +44,7 @@ std::vector<Tensor> forward_cpu(const Tensors<3>& in, double gamma, Scale scale,
   const DenseCall call(args, in[0], in[1], /*reads_self=*/true, scale, cu);
   const std::vector<Tensor> out = outputs(args);
   if (out[0].numel() == 0) return out;
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
     const auto prepare = [&](const HeadWork<A>& work) {
       for (int64_t i = 0; i < work.length; ++i) {
@@ -68,7 +69,7 @@ std::vector<Tensor> forward_cpu(const Tensors<3>& in, double gamma, Scale scale,
         write<A>(out[2])[work.at(i, call.heads, work.head, 1)] = work.lse[i];
       }
     };
-    dense_forward<T, O, Products>(call, prepare, finish);
+    dense_forward<T, O>(call, prepare, finish);
   });
   return out;
 }
@@ -99,7 +100,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
     for (const Tensor& t : out) t.zero_();
     return out;
   }
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
     const A share = static_cast<A>(1 - gamma), g = static_cast<A>(gamma);
     const auto prepare = [&](const HeadWork<A>& work) {
@@ -121,7 +122,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
     const auto finish = [&](const HeadWork<A>& work) {
       for (int64_t x = 0; x < work.length * work.values; ++x) work.dv[x] += work.l[x];
     };
-    dense_backward<T, O, Products>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
+    dense_backward<T, O>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
                                    if_wanted(needs[2], out[2]), prepare, finish);
   });
   return out;

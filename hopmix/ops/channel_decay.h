@@ -23,7 +23,7 @@
 
 namespace hopmix::ops {
 
-template <typename T, typename O, typename Products>
+template <typename T, typename O>
 class ChannelDecay {
  public:
   using A = kernels::Accumulator<T>;
@@ -91,7 +91,7 @@ class ChannelDecay {
 
   /// From them the gradients of q and k, in place, and that of the log decays.
   void backward(A* d_q, A* d_k, const A* state, const A* d_state) {
-    pack_columns<A>(d_a_.data(), n_, n_, turned_.data(), n_);
+    kernels::pack_columns<A>(d_a_.data(), n_, n_, turned_.data(), n_);
     const O* d_a = d_weights_.left(turned_.data(), n_, n_);
     const O* d_a_transposed = d_weights_transposed_.left(d_a_.data(), n_, n_);
     loops_.row_dots(state, d_state, keys_, values_, e_.data());
@@ -159,14 +159,14 @@ class ChannelDecay {
     const O* k = right_.right_transposed(k_at(top_), n_, keys_);
     if (h >= kSmall) {
       for_neighbours(0, n_, h, [&](int64_t left, int64_t right, int64_t end) {
-        Products::multiply(end - right, h, keys_, q + right * keys_, keys_,
-                           k + right_index<O>(0, left, n_), n_, a_.data() + right * n_ + left, n_,
+        kernels::multiply<O>(end - right, h, keys_, q + right * keys_, keys_,
+                           k + kernels::right_index<O>(0, left, n_), n_, a_.data() + right * n_ + left, n_,
                            /*add=*/false);
       });
       return;
     }
     for (int64_t i = 0; i < n_; i += kSmall) {
-      Products::multiply(kSmall, kSmall, keys_, q + i * keys_, keys_, k + right_index<O>(0, i, n_),
+      kernels::multiply<O>(kSmall, kSmall, keys_, q + i * keys_, keys_, k + kernels::right_index<O>(0, i, n_),
                          n_, block_.data(), kSmall, /*add=*/false);
       for_neighbours(0, kSmall, h, [&](int64_t left, int64_t right, int64_t end) {
         for (int64_t t = right; t < end; ++t) {
@@ -183,8 +183,8 @@ class ChannelDecay {
       for_neighbours(0, n_, h, [&](int64_t left, int64_t right, int64_t end) {
         const int64_t row = to_right ? right : left, column = to_right ? left : right;
         const int64_t rows = to_right ? end - right : h, columns = to_right ? h : end - right;
-        Products::multiply(rows, keys_, columns, w + row * n_ + column, n_,
-                           x + right_index<O>(column, 0, keys_), keys_, out + row * keys_, keys_,
+        kernels::multiply<O>(rows, keys_, columns, w + row * n_ + column, n_,
+                           x + kernels::right_index<O>(column, 0, keys_), keys_, out + row * keys_, keys_,
                            /*add=*/true);
       });
       return;
@@ -198,7 +198,7 @@ class ChannelDecay {
           std::copy_n(w + (i + t) * n_ + i + column, h, square + t * kSmall + column);
         }
       });
-      Products::multiply(kSmall, keys_, kSmall, square, kSmall, x + right_index<O>(i, 0, keys_),
+      kernels::multiply<O>(kSmall, keys_, kSmall, square, kSmall, x + kernels::right_index<O>(i, 0, keys_),
                          keys_, out + i * keys_, keys_, /*add=*/true);
     }
   }
@@ -213,7 +213,7 @@ class ChannelDecay {
   kernels::Buffer<A> g_, q_levels_, k_levels_, decays_, sums_, all_, a_, d_a_, turned_, block_,
       spare_q_, spare_k_, e_, e2_;
   kernels::Buffer<O> level_;
-  Operand<O, A> weights_, d_weights_, d_weights_transposed_, left_, right_;
+  kernels::Operand<O, A> weights_, d_weights_, d_weights_transposed_, left_, right_;
   const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
   const kernels::DecayTreeLoops<A> tree_ = kernels::decay_tree_loops<A>();
 };

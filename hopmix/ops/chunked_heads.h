@@ -28,7 +28,7 @@
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/ops/checks.h"
-#include "hopmix/ops/operands.h"
+#include "hopmix/kernels/base/operands.h"
 #include "hopmix/ops/tensors.h"
 
 namespace hopmix::ops {
@@ -42,7 +42,7 @@ struct Chunk {
   bool last;  // of its sequence
 
   /// Rows of its tiles: those past `length` are 0.
-  int64_t rows() const { return padded(length); }
+  int64_t rows() const { return kernels::padded(length); }
 };
 
 /// q and k [rows, keys()], q times the scale; v and o [rows, values()]. Padded with 0, but for o.
@@ -82,14 +82,14 @@ struct ChunkedCall {
         sequences(bind_sequences(args, cu_seqlens)) {}
 
   int64_t group() const { return heads / kv_heads; }
-  int64_t keys() const { return padded(key_width); }
-  int64_t values() const { return padded(value_width); }
+  int64_t keys() const { return kernels::padded(key_width); }
+  int64_t values() const { return kernels::padded(value_width); }
   int64_t state_size() const { return keys() * values(); }
   /// Whether states have no padding.
   bool whole() const { return keys() == key_width && values() == value_width; }
   int64_t entries() const { return sequences.tokens() * heads * (key_width + value_width); }
   /// Rows of the largest chunk.
-  int64_t rows() const { return padded(std::min(kChunk, sequences.longest())); }
+  int64_t rows() const { return kernels::padded(std::min(kChunk, sequences.longest())); }
 
   /// Offset of a sequence's state of one head in [N,H,DK,DV].
   int64_t state_offset(int64_t sequence, int64_t head) const {
@@ -122,13 +122,13 @@ struct HeadRows {
 template <typename T, typename A>
 void load_tile(const T* x, const HeadRows& at, const Chunk& chunk, A factor, A* to) {
   kernels::tile_loops<T>().load(x + at.first(chunk), at.stride(), chunk.length, at.width, factor,
-                                to, chunk.rows(), padded(at.width));
+                                to, chunk.rows(), kernels::padded(at.width));
 }
 
 /// The reverse: the chunk's rows of x = factor * from.
 template <typename T, typename A>
 void store_tile(const A* from, const HeadRows& at, const Chunk& chunk, A factor, T* x) {
-  kernels::tile_loops<T>().store(from, padded(at.width), chunk.length, at.width, factor,
+  kernels::tile_loops<T>().store(from, kernels::padded(at.width), chunk.length, at.width, factor,
                                  x + at.first(chunk), at.stride());
 }
 
@@ -214,7 +214,7 @@ void chunked_backward(const ChunkedCall& call, const MakeRule& make, const Tenso
     const kernels::Buffer<A> q(rows * keys), k(rows * keys), v(rows * values), d_o(rows * values);
     const kernels::Buffer<A> dq(out.q.defined() ? rows * keys : 0);
     // Over the heads of a group the gradients of k and v are summed, so they are kept whole.
-    const int64_t kept = group > 1 ? padded(s.length) : rows;
+    const int64_t kept = group > 1 ? kernels::padded(s.length) : rows;
     const kernels::Buffer<A> dk(out.k.defined() ? kept * keys : 0);
     const kernels::Buffer<A> dv(out.v.defined() ? kept * values : 0);
     const kernels::Buffer<A> dk_head(group > 1 && out.k.defined() ? rows * keys : 0);
@@ -231,7 +231,7 @@ void chunked_backward(const ChunkedCall& call, const MakeRule& make, const Tenso
                                const Chunk& chunk, int64_t first) {
       if (!to.defined()) return;
       if (group > 1) {
-        const int64_t ld = padded(where.width), size = chunk.length * ld;
+        const int64_t ld = kernels::padded(where.width), size = chunk.length * ld;
         A* all = sum + first * ld;
         const bool is_first = chunk.head == kv_head * group;
 #pragma omp simd

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "hopmix/kernels/decode/matrix_step.h"
+#include "hopmix/ops/block_types.h"
 #include "hopmix/ops/chunked_heads.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"
@@ -51,7 +52,7 @@ void step_forward(const ChunkedCall& call, const Gates& gates, const Tensor& o,
 ///   kName, kInputs                        "ssd", "Tensor q, Tensor k, ..."
 ///   check(Arguments&, const Tensors<N>&)  of the inputs after v; may be absent if there are none
 ///   gates(const Tensors<N>&)              which of them are the Gates
-///   Rule<T, O, Products>                  Rule(call, inputs, gradients), both Tensors<N>: the
+///   Rule<T, O>                  Rule(call, inputs, gradients), both Tensors<N>: the
 ///                                         gradients are undefined where they are not wanted
 template <typename Op, size_t N, typename Indices = std::make_index_sequence<N>>
 struct ChunkedOperator;
@@ -97,8 +98,8 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
                         [&]<typename T>() { step_forward<T>(call, Op::gates(in), o, state); });
       if (std::all_of(sequences.begin(), sequences.end(), is_step)) return out;
     }
-    with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
-      using Rule = typename Op::template Rule<T, O, Products>;
+    with_block_types(args.dtype(), [&]<typename T, typename O>() {
+      using Rule = typename Op::template Rule<T, O>;
       const auto make = [&] { return Rule(call, in, Tensors<N>()); };
       chunked_forward<T>(call, make, o, state, /*stepped=*/true);
     });
@@ -139,8 +140,8 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
     const Tensors<N> wanted{needs[I] ? out[I] : Tensor()...};
     const Tensor d_o = grad_o ? grad_o->contiguous() : Tensor();
     const Tensor d_state = grad_state ? grad_state->contiguous() : Tensor();
-    with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
-      using Rule = typename Op::template Rule<T, O, Products>;
+    with_block_types(args.dtype(), [&]<typename T, typename O>() {
+      using Rule = typename Op::template Rule<T, O>;
       const auto make = [&] { return Rule(call, in, wanted); };
       chunked_backward<T>(call, make, d_o, d_state,
                           {wanted[0], wanted[1], wanted[2], needs[N] ? out[N] : Tensor()});

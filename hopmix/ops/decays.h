@@ -49,7 +49,7 @@ struct DecaySums {
   }
 };
 
-template <typename T, typename O, typename Products, bool kDecays>
+template <typename T, typename O, bool kDecays>
 class HeadDecay {
  public:
   using A = kernels::Accumulator<T>;
@@ -136,7 +136,7 @@ class HeadDecay {
   }
 
  private:
-  using Visible = VisibleProducts<Products, O, A>;
+  using Visible = kernels::VisibleProducts<O>;
   using Numbers = std::array<A, kChunk>;  // one a token
 
   int64_t at(int64_t i) const {
@@ -168,7 +168,7 @@ class HeadDecay {
   const A *q_ = nullptr, *k_ = nullptr;
   DecaySums<A> sums_;
   kernels::Buffer<A> a_, d_a_, decays_, decayed_q_, decayed_k_, spare_q_, spare_k_;
-  Operand<O, A> weights_, left_, right_;
+  kernels::Operand<O, A> weights_, left_, right_;
   const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
 };
 

@@ -19,10 +19,10 @@ struct Delta {
 
   static Gates gates(const Tensors<4>& in) { return {{}, in[3]}; }
 
-  template <typename T, typename O, typename Products>
-  struct Rule : DeltaRule<T, O, Products> {
+  template <typename T, typename O>
+  struct Rule : DeltaRule<T, O> {
     Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
-        : DeltaRule<T, O, Products>(call, {in[3], Tensor(), out[3], Tensor()}) {}
+        : DeltaRule<T, O>(call, {in[3], Tensor(), out[3], Tensor()}) {}
   };
 };
 
@@ -37,10 +37,10 @@ struct GatedDelta {
 
   static Gates gates(const Tensors<5>& in) { return {in[3], in[4]}; }
 
-  template <typename T, typename O, typename Products>
-  struct Rule : DeltaRule<T, O, Products> {
+  template <typename T, typename O>
+  struct Rule : DeltaRule<T, O> {
     Rule(const ChunkedCall& call, const Tensors<5>& in, const Tensors<5>& out)
-        : DeltaRule<T, O, Products>(call, {in[4], in[3], out[4], out[3]}) {}
+        : DeltaRule<T, O>(call, {in[4], in[3], out[4], out[3]}) {}
   };
 };
 

@@ -42,7 +42,7 @@ struct DeltaGates {
   Tensor beta, log_decay, d_beta, d_log_decay;
 };
 
-template <typename T, typename O, typename Products>
+template <typename T, typename O>
 class DeltaRule {
  public:
   using A = kernels::Accumulator<T>;
@@ -75,13 +75,13 @@ class DeltaRule {
     enter(chunk);
     const O *k = k_.left(tiles.k, n, keys_), *q = q_.left(tiles.q, n, keys_);
     const O* s = state_.right(state, keys_, values_);
-    Products::multiply(n, values_, keys_, q, keys_, s, values_, tiles.o, values_, false);
+    kernels::multiply<O>(n, values_, keys_, q, keys_, s, values_, tiles.o, values_, false);
     scale(a(), n, values_, tiles.o);
     solve(n, tiles.k, k, q, s, tiles.v);
     Visible::apply(n, values_, p_.data(), tokens_.right(u_.data(), n, values_), false, tiles.o,
                    true);
     advance_state(n, state);
-    Products::release();
+    kernels::release_gemm();
   }
 
   void advance(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
@@ -92,7 +92,7 @@ class DeltaRule {
     advance_state(n, state);
     kept_.push_back({chunk.token, Memory(n * values_)});
     std::copy_n(w_.data(), n * values_, kept_.back().w.data());
-    Products::release();
+    kernels::release_gemm();
   }
 
   void backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const A* state,
@@ -102,8 +102,8 @@ class DeltaRule {
     enter(chunk);
     const O* k = k_.left(tiles.k, n, keys_);
     find_errors(chunk, tiles, k, state);
-    pack_columns<A>(tiles.k, n, keys_, k_columns_.data(), n);
-    pack_columns<A>(tiles.q, n, keys_, back_->q_columns.data(), n);
+    kernels::pack_columns<A>(tiles.k, n, keys_, k_columns_.data(), n);
+    kernels::pack_columns<A>(tiles.q, n, keys_, back_->q_columns.data(), n);
     Visible::make(n, keys_, k, turned_.right(k_columns_.data(), keys_, n), true, kk_.data());
     Visible::make(n, keys_, k, turned_.right(back_->q_columns.data(), keys_, n), true, qk_.data());
     const Scores scores{n, kk_.data(), qk_.data(), high(), low()};
@@ -120,13 +120,13 @@ class DeltaRule {
       keys_backward(chunk, tiles, scores, state, d, d_state);
     }
     scale_state(d_state);
-    Products::multiply(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
+    kernels::multiply<O>(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
                        tokens_.right(scaled(a(), n, values_, h), n, values_), values_, d_state,
                        values_, true);
-    Products::multiply(keys_, values_, n, turned_.left(back_->q_columns.data(), keys_, n), n,
+    kernels::multiply<O>(keys_, values_, n, turned_.left(back_->q_columns.data(), keys_, n), n,
                        tokens_.right(scaled(a(), n, values_, d.o), n, values_), values_, d_state,
                        values_, true);
-    Products::release();
+    kernels::release_gemm();
   }
 
  private:
@@ -135,8 +135,8 @@ class DeltaRule {
   static constexpr double kForgotten = -1000;  // e to this is 0 in every type
   using Scores = kernels::DeltaScores<A>;
   using Memory = kernels::Buffer<A>;
-  using Factor = Operand<O, A>;
-  using Visible = VisibleProducts<Products, O, A>;
+  using Factor = kernels::Operand<O, A>;
+  using Visible = kernels::VisibleProducts<O>;
 
   // What the backward needs beyond.
   struct Backward {
@@ -232,11 +232,11 @@ class DeltaRule {
   /// U and, without q, W; with q P. `k`, `q` and `state` are factors, `keys` and `v` tiles.
   void solve(int64_t n, const A* keys, const O* k, const O* q, const O* state, const A* v) {
     A *m = kk_.data(), *mix = mix_.data(), *u = u_.data();
-    pack_columns<A>(keys, n, keys_, k_columns_.data(), n);
+    kernels::pack_columns<A>(keys, n, keys_, k_columns_.data(), n);
     const O* columns = turned_.right(k_columns_.data(), keys_, n);
     Visible::make(n, keys_, k, columns, false, m);
     if (q != nullptr) Visible::make(n, keys_, q, columns, false, qk_.data());
-    Products::multiply(n, values_, keys_, k, keys_, state, values_, mix, values_, false);
+    kernels::multiply<O>(n, values_, keys_, k, keys_, state, values_, mix, values_, false);
     table_.weights({n, m, qk_.data(), high(), low()}, m, q != nullptr ? p_.data() : nullptr);
     table_.errors(n, values_, a(), beta(), v, mix, w_.data(), u);
     for (int64_t b = 0; b < n; b += kSmall) {
@@ -244,7 +244,7 @@ class DeltaRule {
       if (b == 0) {
         std::fill_n(at, kSmall * values_, A{0});
       } else {
-        Products::multiply(kSmall, values_, b, m + b * n, n, u, values_, at, values_, false);
+        kernels::multiply<O>(kSmall, values_, b, m + b * n, n, u, values_, at, values_, false);
       }
       exact_.substitute(kSmall, values_, false, m + b * n + b, n, ones() + b, minus_beta() + b, at,
                         u + b * values_);
@@ -255,7 +255,7 @@ class DeltaRule {
   /// After solve(). `state` becomes that after the chunk.
   void advance_state(int64_t n, A* state) {
     scale_state(state);
-    Products::multiply(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
+    kernels::multiply<O>(keys_, values_, n, turned_.left(k_columns_.data(), keys_, n), n,
                        tokens_.right(scaled(e(), n, values_, u_.data()), n, values_), values_,
                        state, values_, true);
   }
@@ -275,7 +275,7 @@ class DeltaRule {
   /// X and H, and what e_j gets.
   void solve_backward(int64_t n, const O* k, const A* d_o, const A* d_state) {
     A *x = back_->x.data(), *h = back_->h.data();
-    Products::multiply(n, values_, keys_, k, keys_, state_.right(d_state, keys_, values_), values_,
+    kernels::multiply<O>(n, values_, keys_, k, keys_, state_.right(d_state, keys_, values_), values_,
                        x, values_, false);
     scale(e(), n, values_, x);
     if (wants_decay()) loops_.row_dots(x, u_.data(), n, values_, behind());
@@ -285,7 +285,7 @@ class DeltaRule {
     for (int64_t b = n - kSmall; b >= 0; b -= kSmall) {
       const int64_t next = b + kSmall;
       if (next < n) {
-        Products::multiply(kSmall, values_, n - next, m + b * n + next, n, h + next * values_,
+        kernels::multiply<O>(kSmall, values_, n - next, m + b * n + next, n, h + next * values_,
                            values_, x + b * values_, values_, true);
       }
       exact_.substitute_backward(kSmall, values_, false, m + b * n + b, n, minus_beta() + b,
@@ -308,36 +308,36 @@ class DeltaRule {
     A* dq = d.q != nullptr ? d.q : back_->dq.data();
     A* dk = d.k != nullptr ? d.k : back_->dk.data();
     const O* s = state_columns(state);
-    Products::multiply(n, keys_, values_, tokens_.left(d.o, n, values_), values_, s, keys_, dq,
+    kernels::multiply<O>(n, keys_, values_, tokens_.left(d.o, n, values_), values_, s, keys_, dq,
                        keys_, false);
-    Products::multiply(n, keys_, values_, tokens_.left(h, n, values_), values_, s, keys_, dk, keys_,
+    kernels::multiply<O>(n, keys_, values_, tokens_.left(h, n, values_), values_, s, keys_, dk, keys_,
                        false);
     scale(a(), n, keys_, dq);
     scale(a(), n, keys_, dk);
     if (wants_decay()) store_decay(chunk, tiles, dq, dk, state, d_state);
 
-    pack_left_transposed<A>(dqk, n, n, n, aside, n);
+    kernels::pack_left_transposed<A>(dqk, n, n, n, aside, n);
     const O* k = tokens_.right(tiles.k, n, keys_);
     Visible::apply(n, keys_, back_->square.left(aside, n, n), k, false, dq, true);
-    pack_left_transposed<A>(dkk, n, n, n, aside, n);
+    kernels::pack_left_transposed<A>(dkk, n, n, n, aside, n);
     table_.add(n * n, dkk, aside);
-    Products::multiply(n, keys_, n, back_->square.left(aside, n, n), n, k, keys_, dk, keys_, true);
+    kernels::multiply<O>(n, keys_, n, back_->square.left(aside, n, n), n, k, keys_, dk, keys_, true);
     Visible::apply(n, keys_, back_->square.left(dqk, n, n), tokens_.right(tiles.q, n, keys_), true,
                    dk, true);
-    Products::multiply(n, keys_, values_,
+    kernels::multiply<O>(n, keys_, values_,
                        back_->u.left(scaled(e(), n, values_, u_.data()), n, values_), values_,
                        state_columns(d_state), keys_, dk, keys_, true);
   }
 
   /// x [n, values] transposed, as a right factor.
   const O* token_columns(const A* x, int64_t n) const {
-    pack_columns<A>(x, n, values_, back_->token_columns.data(), n);
+    kernels::pack_columns<A>(x, n, values_, back_->token_columns.data(), n);
     return back_->columns.right(back_->token_columns.data(), values_, n);
   }
 
   /// A state transposed, as a right factor [values, keys].
   const O* state_columns(const A* state) const {
-    pack_columns<A>(state, keys_, values_, back_->state_columns.data(), keys_);
+    kernels::pack_columns<A>(state, keys_, values_, back_->state_columns.data(), keys_);
     return state_.right(back_->state_columns.data(), values_, keys_);
   }
 

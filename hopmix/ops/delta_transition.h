@@ -30,7 +30,7 @@
 
 namespace hopmix::ops {
 
-template <typename T, typename O, typename Products>
+template <typename T, typename O>
 class DeltaTransition {
  public:
   using A = kernels::Accumulator<T>;
@@ -82,7 +82,7 @@ class DeltaTransition {
                    right_.right(late_k_.data(), n_, keys_), true, y_.data(), false);
     if (q == nullptr) return;
     Visible::apply(n_, n_, p_.data(), right_.right(x_.data(), n_, n_), false, a_.data(), false);
-    Products::multiply(n_, keys_, n_, left_.left(a_.data(), n_, n_), n_,
+    kernels::multiply<O>(n_, keys_, n_, left_.left(a_.data(), n_, n_), n_,
                        right_.right(early_k_.data(), n_, keys_), keys_, read_.data(), keys_, false);
     for (int64_t i = 0; i < n_; ++i) {
       const A *from = q + i * keys_, decay = sums_.start[i];
@@ -99,7 +99,7 @@ class DeltaTransition {
   /// A [n, n].
   const A* scores(bool transposed) const {
     if (!transposed) return a_.data();
-    pack_left_transposed<A>(a_.data(), n_, n_, n_, turned_a_.data(), n_);
+    kernels::pack_left_transposed<A>(a_.data(), n_, n_, n_, turned_a_.data(), n_);
     return turned_a_.data();
   }
 
@@ -107,7 +107,7 @@ class DeltaTransition {
   void carry(A* state) {
     const int64_t size = keys_ * values_;
     make_f();
-    Products::multiply(keys_, values_, keys_, left_.left(f_.data(), keys_, keys_), keys_,
+    kernels::multiply<O>(keys_, values_, keys_, left_.left(f_.data(), keys_, keys_), keys_,
                        right_.right(state, keys_, values_), values_, carried_.data(), values_,
                        false);
     decay_and_take(size, carried_.data(), state);
@@ -117,12 +117,12 @@ class DeltaTransition {
   void carry_back(const A* state, A* d_state) {
     if (wants()) {
       Backward& b = back();
-      Products::multiply(keys_, keys_, values_, left_.left(state, keys_, values_), values_,
+      kernels::multiply<O>(keys_, keys_, values_, left_.left(state, keys_, values_), values_,
                          right_.right_transposed(d_state, keys_, values_), keys_, b.r.data(), keys_,
                          /*add=*/true);
     }
     make_f();
-    Products::multiply(keys_, values_, keys_, left_.left_transposed(f_.data(), keys_, keys_), keys_,
+    kernels::multiply<O>(keys_, values_, keys_, left_.left_transposed(f_.data(), keys_, keys_), keys_,
                        right_.right(d_state, keys_, values_), values_, carried_.data(), values_,
                        false);
     decay_and_take(keys_ * values_, carried_.data(), d_state);
@@ -151,21 +151,21 @@ class DeltaTransition {
                                          sums_.low.data()};
     table_.weights_transposed(scores, b.decay.data(), b.m.data(), p_.data());
 
-    Products::multiply(n_, n_, n_, p_.data(), n_, right_.right_transposed(d_a_.data(), n_, n_), n_,
+    kernels::multiply<O>(n_, n_, n_, p_.data(), n_, right_.right_transposed(d_a_.data(), n_, n_), n_,
                        dx, n_, false);
-    Products::multiply(n_, n_, keys_, left_.left(late_k_.data(), n_, keys_), keys_,
+    kernels::multiply<O>(n_, n_, keys_, left_.left(late_k_.data(), n_, keys_), keys_,
                        right_.right_transposed(d_k, n_, keys_), n_, dx, n_, true);
     const O* x = left_.left(x_.data(), n_, n_);
-    Products::multiply(n_, n_, n_, x, n_, right_.right(d_a_.data(), n_, n_), n_, b.dp.data(), n_,
+    kernels::multiply<O>(n_, n_, n_, x, n_, right_.right(d_a_.data(), n_, n_), n_, b.dp.data(), n_,
                        false);
-    Products::multiply(n_, keys_, n_, x, n_, right_.right(d_k, n_, keys_), keys_, b.late.data(),
+    kernels::multiply<O>(n_, keys_, n_, x, n_, right_.right(d_k, n_, keys_), keys_, b.late.data(),
                        keys_, false);
     solve_backward(dx, h);
     if (gates_.d_beta.defined()) {
       loops_.row_dots(dx, w_.data(), n_, n_, row(3));
       store(gates_.d_beta, row(3));
     }
-    Products::multiply(n_, n_, n_, x, n_, right_.right_transposed(h, n_, n_), n_, b.dm.data(), n_,
+    kernels::multiply<O>(n_, n_, n_, x, n_, right_.right_transposed(h, n_, n_), n_, b.dm.data(), n_,
                        false);
     table_.weights_backward(scores, b.decay.data(), b.m.data(), b.dm.data(), b.dp.data(),
                             b.dm.data(), b.dp.data(), row(4), wants_decay() ? row(3) : nullptr);
@@ -176,7 +176,7 @@ class DeltaTransition {
  private:
   static constexpr int64_t kSmall = kernels::kTileLanes;
   static constexpr int64_t kRows = 7;
-  using Visible = VisibleProducts<Products, O, A>;
+  using Visible = kernels::VisibleProducts<O>;
   using Memory = kernels::Buffer<A>;
 
   // What the backward needs beyond.
@@ -254,7 +254,7 @@ class DeltaTransition {
   /// c = a b with b and c [*, n], in A.
   static void multiply_exact(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* b,
                              A* c, bool add = false) {
-    Products::multiply(m, n, k, a, lda, b, n, c, n, add);
+    kernels::multiply<O>(m, n, k, a, lda, b, n, c, n, add);
   }
 
   /// dX becomes Z, and h = -diag(beta) Z.
@@ -275,7 +275,7 @@ class DeltaTransition {
   /// Y^T diag(a) K.
   void make_f() {
     if (std::exchange(has_f_, true)) return;
-    Products::multiply(keys_, keys_, n_, left_.left_transposed(y_.data(), n_, keys_), n_,
+    kernels::multiply<O>(keys_, keys_, n_, left_.left_transposed(y_.data(), n_, keys_), n_,
                        right_.right(early_k_.data(), n_, keys_), keys_, f_.data(), keys_, false);
   }
 
@@ -294,12 +294,12 @@ class DeltaTransition {
                   right_.right_transposed(d_q, n_, keys_), true, aside);
     loops_.mask(aside, nullptr, n_, true, aside);
     subtract(n_ * n_, aside, d_a_.data());
-    Products::multiply(n_, keys_, n_, left_.left_transposed(a_.data(), n_, n_), n_,
+    kernels::multiply<O>(n_, keys_, n_, left_.left_transposed(a_.data(), n_, n_), n_,
                        right_.right(d_q, n_, keys_), keys_, b.early.data(), keys_, false);
-    Products::multiply(n_, keys_, keys_, left_.left(y_.data(), n_, keys_), keys_,
+    kernels::multiply<O>(n_, keys_, keys_, left_.left(y_.data(), n_, keys_), keys_,
                        right_.right_transposed(b.r.data(), keys_, keys_), keys_, b.early.data(),
                        keys_, true);
-    Products::multiply(n_, keys_, keys_, left_.left(early_k_.data(), n_, keys_), keys_,
+    kernels::multiply<O>(n_, keys_, keys_, left_.left(early_k_.data(), n_, keys_), keys_,
                        right_.right(b.r.data(), keys_, keys_), keys_, b.late.data(), keys_, false);
     subtract(n_ * keys_, b.late.data(), d_k);
     for (int64_t c = 0; c < n_ * keys_; ++c) b.early.data()[c] = -b.early.data()[c];
@@ -318,9 +318,9 @@ class DeltaTransition {
     A *const dkk = b.dm.data(), *const dqk = b.dp.data(), *const aside = b.dx.data();
     const O* k = right_.right(k_, n_, keys_);
     Visible::apply(n_, keys_, left_.left_transposed(dqk, n_, n_), k, false, d_q, true);
-    pack_left_transposed<A>(dkk, n_, n_, n_, aside, n_);
+    kernels::pack_left_transposed<A>(dkk, n_, n_, n_, aside, n_);
     table_.add(n_ * n_, dkk, aside);
-    Products::multiply(n_, keys_, n_, left_.left(aside, n_, n_), n_, k, keys_, d_k, keys_, true);
+    kernels::multiply<O>(n_, keys_, n_, left_.left(aside, n_, n_), n_, k, keys_, d_k, keys_, true);
     Visible::apply(n_, keys_, left_.left(dqk, n_, n_), right_.right(q_, n_, keys_), true, d_k,
                    true);
   }
@@ -360,7 +360,7 @@ class DeltaTransition {
   Memory rows_, m_, qk_, x_, mix_, w_, a_, turned_a_, d_a_, early_k_, late_k_, read_, y_, f_,
       carried_;
   kernels::Buffer<O> p_;
-  Operand<O, A> left_, right_;
+  kernels::Operand<O, A> left_, right_;
   std::optional<Backward> back_;
   const kernels::DeltaTable<A, O> table_ = kernels::delta_tiles<A, O>();
   const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();

@@ -23,9 +23,9 @@ void pack_parts(const A* x, int64_t n, int64_t width, int64_t low_part, O* out) 
       O *low = low_part == 1 ? second : third, *other = low_part == 1 ? third : second;
 #pragma omp simd
       for (int64_t c = 0; c < width; ++c) {
-        const O high = convert<O>(row[c]);
+        const O high = kernels::convert<O>(row[c]);
         first[c] = other[c] = high;
-        low[c] = convert<O>(row[c] - convert<A>(high));
+        low[c] = kernels::convert<O>(row[c] - kernels::convert<A>(high));
       }
     }
   }
@@ -34,7 +34,7 @@ void pack_parts(const A* x, int64_t n, int64_t width, int64_t low_part, O* out) 
 // Rows [first, first + n) of x, transposed, as columns of a right factor [width, ld]. `left` is
 // scratch for these rows as a left factor.
 template <typename O, typename S>
-void pack_rows_as_columns(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* left,
+void pack_rows_as_columns(const kernels::MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* left,
                           O* out, int64_t ld) {
   if constexpr (std::is_same_v<O, S> && sizeof(O) == 4) {
     if (x.cols == width && first + n <= x.rows) {
@@ -42,37 +42,37 @@ void pack_rows_as_columns(const MatrixView<S>& x, int64_t first, int64_t n, int6
       return kernels::transpose_words(rows, n, width, x.stride, out, ld);
     }
   }
-  pack_left<O>(x, first, n, width, left);
-  pack_columns<O>(left, n, width, out, ld);
+  kernels::pack_left<O>(x, first, n, width, left);
+  kernels::pack_columns<O>(left, n, width, out, ld);
 }
 
 }  // namespace
 
-template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::solve_block(const DenseRows<A>& rows, const A* p,
+template <typename T, typename O>
+void DenseBlocks<T, O>::solve_block(const DenseRows<A>& rows, const A* p,
                                               const A* sum) const {
   for (int64_t s = 0; s < rows.n; s += kSmall) {
     const A* row = p + s * panel_;
     A* acc = rows.mix + s * values_;
     if (s > 0) {
-      Products::multiply(kSmall, values_, s, row, panel_, rows.w, values_, acc, values_, true);
+      kernels::multiply<O>(kSmall, values_, s, row, panel_, rows.w, values_, acc, values_, true);
     }
     exact_.substitute(kSmall, values_, shape_.self, row + s, panel_, sum + s, rows.gate + s, acc,
                       rows.w + s * values_);
   }
 }
 
-template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixView<T>& k,
+template <typename T, typename O>
+void DenseBlocks<T, O>::forward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k,
                                           const Visit& load, const Visit& done) {
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
   const int64_t most = std::min(kBlock, rows_);
-  const Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
-  const Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
+  const kernels::Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
+  const kernels::Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
   // Later blocks read w, rounded if products do.
-  const Buffer<O> right(kMixed ? rows_ * values_ : 0);
-  const Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
-  const Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
+  const kernels::Buffer<O> right(kMixed ? rows_ * values_ : 0);
+  const kernels::Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
+  const kernels::Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
 
   for (int64_t first = 0; first < rows_; first += kBlock) {
     const int64_t n = std::min(kBlock, rows_ - first);
@@ -80,7 +80,7 @@ void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixVi
     std::fill_n(rows.w, n * values_, A{0});
     std::fill_n(rows.gate, n, A{0});
     load(rows);
-    pack_left<O>(q, first, n, keys_, q_left);
+    kernels::pack_left<O>(q, first, n, keys_, q_left);
     std::fill_n(largest + 0, n, -kInfinity);
     std::fill_n(sum + 0, n, A{0});
     std::fill_n(rows.mix, n * values_, A{0});
@@ -100,7 +100,7 @@ void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixVi
       }
       mixed_.softmax({scores, n, cols, panel_, factor_}, kernels::kNoDiagonal, weights, panel_,
                      largest, sum, rows.mix, values_);
-      Products::multiply(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
+      kernels::multiply<O>(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
     }
 
     pack_rows_as_columns<O>(k, first, n, keys_, k_left + 0, columns + 0, panel_);
@@ -113,22 +113,22 @@ void DenseBlocks<T, O, Products>::forward(const MatrixView<T>& q, const MatrixVi
       lse[i] = reads ? largest[i] + std::log2(sum[i]) : kInfinity;
     }
     if constexpr (kMixed) {
-      pack_left<O>(MatrixView<A>{rows.w, n, values_, values_}, 0, n, values_, w_left);
-      pack_right<O>(w_left, n, values_, right + first * values_);
+      kernels::pack_left<O>(kernels::MatrixView<A>{rows.w, n, values_, values_}, 0, n, values_, w_left);
+      kernels::pack_right<O>(w_left, n, values_, right + first * values_);
     }
     done(rows);
   }
-  Products::release();
+  kernels::release_gemm();
 }
 
-template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::solve_block_backward(const DenseRows<A>& rows, const A* p) const {
+template <typename T, typename O>
+void DenseBlocks<T, O>::solve_block_backward(const DenseRows<A>& rows, const A* p) const {
   for (int64_t s = rows.n - kSmall; s >= 0; s -= kSmall) {
     const A* row = p + s * panel_;
     const int64_t later = rows.n - s - kSmall;
     A* acc = rows.l + s * values_;
     if (later > 0) {
-      Products::multiply(kSmall, values_, later, row + s + kSmall, panel_,
+      kernels::multiply<O>(kSmall, values_, later, row + s + kSmall, panel_,
                          rows.h + (s + kSmall) * values_, values_, acc, values_, true);
     }
     exact_.substitute_backward(kSmall, values_, shape_.self, row + s, panel_, rows.gate + s, acc,
@@ -136,29 +136,29 @@ void DenseBlocks<T, O, Products>::solve_block_backward(const DenseRows<A>& rows,
   }
 }
 
-template <typename T, typename O, typename Products>
-void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
+template <typename T, typename O>
+void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k,
                                            const Visit& load, const Visit& done, A* dq) {
   const bool wanted = dq != nullptr;
   const int64_t most = std::min(kBlock, rows_), tile = most * panel_, matrix = most * values_;
   const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
   // By row of the sequence: h, which earlier blocks read, and what is packed ahead.
   const int64_t kept = kAhead ? panels() * panel_ : panel_, in_order = kAhead ? rows_ : panel_;
-  const Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
-  const Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
-  const Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
+  const kernels::Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
+  const kernels::Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
+  const kernels::Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
   // By row of the block.
-  const Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
-  const Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
+  const kernels::Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
+  const kernels::Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
   // Of a tile.
-  const Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
-  const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
-  const Buffer<O> ds_pairs(kMixed ? tile : 0);
-  const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
+  const kernels::Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
+  const kernels::Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
+  const kernels::Buffer<O> ds_pairs(kMixed ? tile : 0);
+  const kernels::Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
   // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
   // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
   // differ.
-  const Buffer<A> origin(values_), near(wanted ? matrix : 0);
+  const kernels::Buffer<A> origin(values_), near(wanted ? matrix : 0);
 
   const auto block = [&](int64_t first) {
     const int64_t n = std::min(kBlock, rows_ - first);
@@ -203,12 +203,12 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     pack_rows_as_columns<O>(q, i, cols, keys_, left + 0, q_columns + at(i, keys_), panel_);
     if (!wanted) return;
     if constexpr (kMixed) {
-      pack_right<O>(left, cols, keys_, q_right + i * keys_);
+      kernels::pack_right<O>(left, cols, keys_, q_right + i * keys_);
     } else if (std::is_same_v<O, T> && q.cols == keys_ && i + cols <= q.rows) {
       q_rows = reinterpret_cast<const O*>(q.data + i * q.stride);
       q_stride = q.stride;
     } else {
-      pack_left<O>(q, i, cols, keys_, left);
+      kernels::pack_left<O>(q, i, cols, keys_, left);
       q_rows = left;
       q_stride = keys_;
     }
@@ -216,13 +216,13 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
   // h of rows [i, i + n), found at x, for later tiles.
   const auto pack_h = [&](int64_t i, int64_t n, const A* x) {
     if constexpr (kMixed) {
-      pack_left<O>(MatrixView<A>{x, n, values_, values_}, 0, n, values_, left);
-      pack_right<O>(left, n, values_, h_right + i * values_);
+      kernels::pack_left<O>(kernels::MatrixView<A>{x, n, values_, values_}, 0, n, values_, left);
+      kernels::pack_right<O>(left, n, values_, h_right + i * values_);
       if (!wanted) return;
       pack_parts<O>(x, n, values_, 1, left + 0);
-      pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
+      kernels::pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
     } else if (wanted) {
-      pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
+      kernels::pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
     }
   };
   if (kAhead) {
@@ -236,7 +236,7 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     if (!wanted) {
       exact_.weights(t, diagonal, lse + i, scores, panel_);
       if constexpr (kMixed) {
-        pack_left<O>(MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
+        kernels::pack_left<O>(kernels::MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
       }
       return;
     }
@@ -250,20 +250,20 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     }
     mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, weights, slopes, ds_pairs);
     if constexpr (kMixed) q_rows = q_right + i * keys_;
-    Products::multiply(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
+    kernels::multiply<O>(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
     const O* right = slopes;
     if constexpr (kMixed) right = ds_pairs;
-    Products::multiply(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
+    kernels::multiply<O>(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
                        dq + (i / panel_ * keys_ * panel_ + i % panel_), panel_of(i), true);
   };
 
   for (int64_t first = (rows_ - 1) / kBlock * kBlock; first >= 0; first -= kBlock) {
     const DenseRows<A> rows = block(first);
     const int64_t n = rows.n;
-    pack_left<O>(k, first, n, keys_, k_left);
+    kernels::pack_left<O>(k, first, n, keys_, k_left);
     if (wanted) {
       std::fill_n(dk + 0, n * keys_, A{0});
-      pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
+      kernels::pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
       for (int64_t i = 0; i < n; ++i) {
         const A* row = rows.w + i * values_;
 #pragma omp simd
@@ -277,10 +277,10 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
       scores_of(n, cols, k_left, q_columns + at(i, keys_), keys_, scores);
       backward_tile(n, i, cols, kAll);
       if constexpr (kMixed) {
-        Products::multiply(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l,
+        kernels::multiply<O>(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l,
                            values_, true);
       } else {
-        Products::multiply(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l,
+        kernels::multiply<O>(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l,
                            values_, true);
       }
     }
@@ -306,23 +306,21 @@ void DenseBlocks<T, O, Products>::backward(const MatrixView<T>& q, const MatrixV
     }
     done(rows);
   }
-  Products::release();
+  kernels::release_gemm();
   if (!wanted) return;
 
   const A scale = static_cast<A>(shape_.scale);
-  const Buffer<A> panel(panel_ * keys_);
+  const kernels::Buffer<A> panel(panel_ * keys_);
   for (int64_t i = 0; i < rows_; i += panel_) {
     const int64_t n = panel_of(i);
     for (int64_t x = 0; x < n * keys_; ++x) panel[x] = scale * dq[i * keys_ + x];
-    pack_left_transposed<A>(panel, keys_, n, n, dq + i * keys_, keys_);
+    kernels::pack_left_transposed<A>(panel, keys_, n, n, dq + i * keys_, keys_);
   }
 }
 
-template class DenseBlocks<float, float, OneDnnProducts>;
-template class DenseBlocks<Bfloat16, Bfloat16, OneDnnProducts>;
-template class DenseBlocks<Bfloat16, float, OneDnnProducts>;
-template class DenseBlocks<float, float, LoopProducts<float>>;
-template class DenseBlocks<Bfloat16, float, LoopProducts<float>>;
-template class DenseBlocks<double, double, LoopProducts<double>>;
+template class DenseBlocks<float, float>;
+template class DenseBlocks<Bfloat16, Bfloat16>;
+template class DenseBlocks<Bfloat16, float>;
+template class DenseBlocks<double, double>;
 
 }  // namespace hopmix::ops

@@ -29,7 +29,7 @@
 
 #include "hopmix/kernels/base/bfloat16.h"
 #include "hopmix/kernels/dense/softmax_tile.h"
-#include "hopmix/ops/operands.h"
+#include "hopmix/kernels/base/operands.h"
 
 namespace hopmix::ops {
 
@@ -38,9 +38,9 @@ struct DenseShape {
   bool self;  // whether a token reads itself
   double scale;
 
-  int64_t rows() const { return padded(length); }
-  int64_t keys() const { return padded(key_width); }
-  int64_t values() const { return padded(value_width); }
+  int64_t rows() const { return kernels::padded(length); }
+  int64_t keys() const { return kernels::padded(key_width); }
+  int64_t values() const { return kernels::padded(value_width); }
 };
 
 /// What belongs to a block of rows [first, first + n): numbers a row, and matrices [n, values].
@@ -54,7 +54,7 @@ struct DenseRows {
 
 /// T is the storage type of q and k; O and Products as above. Of the matrices of a sequence only
 /// those are kept whole that other blocks read: w forward, h backward.
-template <typename T, typename O, typename Products>
+template <typename T, typename O>
 class DenseBlocks {
  public:
   using A = kernels::Accumulator<T>;
@@ -70,13 +70,13 @@ class DenseBlocks {
   /// Block by block, from the first: load(rows) fills gate and w, which holds c and is 0 before;
   /// done(rows) finds w, mix and lse: log2 of the sum of 2^(factor q . k), infinity where nothing
   /// is read.
-  void forward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+  void forward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k, const Visit& load,
                const Visit& done);
 
   /// Block by block, from the last: load(rows) fills gate, w, mix and lse, and the direct gradients
   /// of w and mix in l and h, all 0 before (lse infinity); done(rows) finds the total ones, and dk.
   /// load() may be called twice for a block. dq [rows, keys], or null: then there is no dk either.
-  void backward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+  void backward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k, const Visit& load,
                 const Visit& done, A* dq);
 
   /// Rows of a block of the substitution.
@@ -99,7 +99,7 @@ class DenseBlocks {
 
   void scores_of(int64_t m, int64_t n, const O* rows, const O* columns, int64_t width,
                  A* out) const {
-    Products::multiply(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
+    kernels::multiply<O>(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
   }
 
   void solve_block(const DenseRows<A>& rows, const A* p, const A* sum) const;

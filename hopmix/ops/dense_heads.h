@@ -55,22 +55,22 @@ struct DenseCall {
   }
 
   template <typename T>
-  MatrixView<T> view(const Tensor& x, const kernels::Sequence& s, int64_t of, int64_t which) const {
+  kernels::MatrixView<T> view(const Tensor& x, const kernels::Sequence& s, int64_t of, int64_t which) const {
     const int64_t first = sequences.first_token(s);
     return {read<T>(x) + kernels::head_offset(first, of, which, keys), s.length, keys, of * keys};
   }
 };
 
 template <typename A>
-Buffer<A> zeros(int64_t size) {
-  Buffer<A> out(size);
+kernels::Buffer<A> zeros(int64_t size) {
+  kernels::Buffer<A> out(size);
   std::fill_n(out + 0, size, A{0});
   return out;
 }
 
 /// prepare(work) fills gate and w (with c); finish(work) stores w, mix and lse. Both are called for
 /// each block.
-template <typename T, typename O, typename Products, typename Prepare, typename Finish>
+template <typename T, typename O, typename Prepare, typename Finish>
 void dense_forward(const DenseCall& call, const Prepare& prepare, const Finish& finish) {
   using A = kernels::Accumulator<T>;
   const int64_t heads = call.heads;
@@ -90,7 +90,7 @@ void dense_forward(const DenseCall& call, const Prepare& prepare, const Finish& 
                          rows.mix,
                          rows.lse};
     };
-    DenseBlocks<T, O, Products>(shape).forward(
+    DenseBlocks<T, O>(shape).forward(
         call.view<T>(call.q, s, heads, head), call.view<T>(call.k, s, call.kv_heads, kv_head),
         [&](const DenseRows<A>& rows) { prepare(work(rows)); },
         [&](const DenseRows<A>& rows) { finish(work(rows)); });
@@ -100,7 +100,7 @@ void dense_forward(const DenseCall& call, const Prepare& prepare, const Finish& 
 /// prepare(work) fills gate, w, mix, lse and the direct gradients l and h; finish(work) gets the
 /// total ones, adds to dv and stores what belongs to the head. Both are called for each block,
 /// prepare perhaps twice. dq, dk and dv may be undefined.
-template <typename T, typename O, typename Products, typename Prepare, typename Finish>
+template <typename T, typename O, typename Prepare, typename Finish>
 void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                     const Prepare& prepare, const Finish& finish) {
   using A = kernels::Accumulator<T>;
@@ -112,14 +112,14 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
     const int64_t kv_head = task % kv_heads, first_token = call.sequences.first_token(s);
     const DenseShape shape = call.shape(s);
     const int64_t rows = shape.rows(), keys = shape.keys(), values = shape.values();
-    constexpr int64_t kBlock = DenseBlocks<T, O, Products>::kBlock;
+    constexpr int64_t kBlock = DenseBlocks<T, O>::kBlock;
     // Of the whole sequence only where heads sum into them.
-    const Buffer<A> dv_sum = zeros<A>((group > 1 ? rows : kBlock) * values);
-    const Buffer<A> dk_sum = zeros<A>(scores && group > 1 ? rows * keys : 0);
+    const kernels::Buffer<A> dv_sum = zeros<A>((group > 1 ? rows : kBlock) * values);
+    const kernels::Buffer<A> dk_sum = zeros<A>(scores && group > 1 ? rows * keys : 0);
     // dq is made in its tensor if it lies there as here.
     const bool in_place =
         dq.defined() && std::is_same_v<T, A> && heads == 1 && rows == s.length && keys == call.keys;
-    const Buffer<A> dq_head(scores && !in_place ? rows * keys : 0);
+    const kernels::Buffer<A> dq_head(scores && !in_place ? rows * keys : 0);
     A* dq_rows = scores ? dq_head + 0 : nullptr;
     if constexpr (std::is_same_v<T, A>) {
       if (in_place) dq_rows = write<T>(dq) + first_token * keys;
@@ -162,7 +162,7 @@ void dense_backward(const DenseCall& call, const Tensor& dq, const Tensor& dk, c
         store(dk, block.first, all.length, dk_rows, kv_heads, kv_head, call.keys, keys);
         store(dv, block.first, all.length, all.dv, kv_heads, kv_head, call.values, values);
       };
-      DenseBlocks<T, O, Products>(shape).backward(
+      DenseBlocks<T, O>(shape).backward(
           call.view<T>(call.q, s, heads, head), call.view<T>(call.k, s, kv_heads, kv_head),
           [&](const DenseRows<A>& block) { prepare(work(block)); }, done, dq_rows);
       if (!in_place) store(dq, 0, s.length, dq_rows, heads, head, call.keys, keys);

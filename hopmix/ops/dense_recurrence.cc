@@ -2,6 +2,7 @@
 // with c = (d + d_self) v and g = gate: z = w and y = d_self v + gate mix.
 #include <torch/library.h>
 
+#include "hopmix/ops/block_types.h"
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/dense_heads.h"
 #include "hopmix/ops/ops.h"
@@ -62,7 +63,7 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
   const DenseCall call(args, flat[0], flat[1], /*reads_self=*/false, scale, cu);
   const std::vector<Tensor> out = outputs(args);
   if (out[0].numel() == 0) return out;
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
     const auto prepare = [&](const HeadWork<A>& work) {
       for (int64_t i = 0; i < work.length; ++i) {
@@ -88,7 +89,7 @@ std::vector<Tensor> forward_cpu(const Tensors<6>& in, Scale scale, Cu cu) {
         write<A>(out[2])[token.scalar] = work.lse[i];
       }
     };
-    dense_forward<T, O, Products>(call, prepare, finish);
+    dense_forward<T, O>(call, prepare, finish);
   });
   return out;
 }
@@ -119,7 +120,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
     for (const Tensor& t : out) t.zero_();
     return out;
   }
-  with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
+  with_block_types(args.dtype(), [&]<typename T, typename O>() {
     using A = kernels::Accumulator<T>;
     const auto prepare = [&](const HeadWork<A>& work) {
       for (int64_t i = 0; i < work.length; ++i) {
@@ -158,7 +159,7 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, cons
         if (d_self != nullptr) d_self[token.scalar] = static_cast<T>(with_v);
       }
     };
-    dense_backward<T, O, Products>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
+    dense_backward<T, O>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
                                    if_wanted(needs[2], out[2]), prepare, finish);
   });
   return out;

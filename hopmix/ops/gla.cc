@@ -18,8 +18,8 @@ struct Op {
 
   static Gates gates(const Tensors<4>& in) { return {in[3], {}}; }
 
-  template <typename T, typename O, typename Products>
-  struct Rule : OuterProducts<T, O, Products, ChannelDecay<T, O, Products>> {
+  template <typename T, typename O>
+  struct Rule : OuterProducts<T, O, ChannelDecay<T, O>> {
     Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
         : Rule::OuterProducts(call, {call, in[3], out[3],
                                      out[0].defined() || out[1].defined() || out[3].defined()}) {}

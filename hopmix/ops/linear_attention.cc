@@ -14,8 +14,8 @@ struct Op {
 
   static Gates gates(const Tensors<3>&) { return {}; }
 
-  template <typename T, typename O, typename Products>
-  struct Rule : OuterProducts<T, O, Products, HeadDecay<T, O, Products, /*kDecays=*/false>> {
+  template <typename T, typename O>
+  struct Rule : OuterProducts<T, O, HeadDecay<T, O, /*kDecays=*/false>> {
     Rule(const ChunkedCall& call, const Tensors<3>&, const Tensors<3>&)
         : Rule::OuterProducts(call, {call, {}, {}}) {}
   };

@@ -32,10 +32,10 @@
 namespace hopmix::ops {
 
 /// S_t = e^{g_t} S_{t-1} + k_t v_t^T: F is a number.
-template <typename T, typename O, typename Products>
-class DecayTransition : public HeadDecay<T, O, Products, /*kDecays=*/true> {
+template <typename T, typename O>
+class DecayTransition : public HeadDecay<T, O, /*kDecays=*/true> {
  public:
-  using Base = HeadDecay<T, O, Products, true>;
+  using Base = HeadDecay<T, O, true>;
   using A = typename Base::A;
 
   DecayTransition(const ChunkedCall& call, const Tensor& log_decay, const Tensor& gradient)
@@ -63,7 +63,7 @@ class DecayTransition : public HeadDecay<T, O, Products, /*kDecays=*/true> {
   const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
 };
 
-template <typename T, typename O, typename Products, typename Transition>
+template <typename T, typename O, typename Transition>
 class LogLinear {
  public:
   using A = kernels::Accumulator<T>;
@@ -94,12 +94,12 @@ class LogLinear {
     Visible::apply(n, values_, factored_weights(/*transposed=*/false), v, false, tiles.o,
                    /*add=*/false);
     for_buckets(index_, [&](int64_t bit) {
-      Products::multiply(n, values_, keys_, q_.left(factored_q(bit), n, keys_), keys_,
+      kernels::multiply<O>(n, values_, keys_, q_.left(factored_q(bit), n, keys_), keys_,
                          state_.right(states_[bit].data(), keys_, values_), values_, tiles.o,
                          values_, /*add=*/true);
     });
     if (!chunk.last) advance_states(v);
-    Products::release();
+    kernels::release_gemm();
   }
 
   void advance(const Chunk& chunk, const ChunkTiles<A>& tiles, A*) {
@@ -110,7 +110,7 @@ class LogLinear {
       std::copy_n(states_[bit].data(), keys_ * values_, kept_.back().data());
     });
     advance_states(v_.right(tiles.v, n_, values_));
-    Products::release();
+    kernels::release_gemm();
   }
 
   void backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const A*,
@@ -125,7 +125,7 @@ class LogLinear {
       factor(weights, /*transposed=*/true, weights_.data());
       Visible::apply(n, values_, square_.left(weights_.data(), n, n), d_o, true, d.v, false);
       if (after != nullptr) {
-        Products::multiply(n, values_, keys_, k_.left(transition_.k(), n, keys_), keys_,
+        kernels::multiply<O>(n, values_, keys_, k_.left(transition_.k(), n, keys_), keys_,
                            state_.right(after, keys_, values_), values_, d.v, values_, true);
       }
     }
@@ -135,7 +135,7 @@ class LogLinear {
       if (after == nullptr) {
         std::fill_n(d_k, n * keys_, A{0});
       } else {
-        Products::multiply(n, keys_, values_, v_left_.left(tiles.v, n, values_), values_,
+        kernels::multiply<O>(n, keys_, values_, v_left_.left(tiles.v, n, values_), values_,
                            state_.right_transposed(after, keys_, values_), keys_, d_k, keys_,
                            false);
       }
@@ -152,11 +152,11 @@ class LogLinear {
     }
     states_back(chunk, after, d_o);
     if (d_q != nullptr || d_k != nullptr) transition_.backward(d_q, d_k);
-    Products::release();
+    kernels::release_gemm();
   }
 
  private:
-  using Visible = VisibleProducts<Products, O, A>;
+  using Visible = kernels::VisibleProducts<O>;
   using States = std::vector<kernels::Buffer<A>>;
 
   void enter(const Chunk& chunk, const ChunkTiles<A>& tiles) {
@@ -194,7 +194,7 @@ class LogLinear {
     const int64_t size = keys_ * values_, made = fenwick_completes(index_);
     grow(states_, made + 1, size);
     A* const to = states_[made].data();
-    Products::multiply(keys_, values_, n_, k_.left_transposed(transition_.k(), n_, keys_), n_, v,
+    kernels::multiply<O>(keys_, values_, n_, k_.left_transposed(transition_.k(), n_, keys_), n_, v,
                        values_, to, values_, /*add=*/false);
     for_buckets(index_, [&](int64_t bit) {
       transition_.carry(states_[bit].data());
@@ -220,7 +220,7 @@ class LogLinear {
     if (d_q != nullptr) std::fill_n(d_q, n_ * keys_, A{0});
     for_buckets(index_, [&](int64_t bit) {
       const int64_t level = LevelScales<T>::kInside + bit;
-      Products::multiply(n_, keys_, values_, left, values_,
+      kernels::multiply<O>(n_, keys_, values_, left, values_,
                          state_.right_transposed(states_[bit].data(), keys_, values_), keys_, x,
                          keys_, false);
       if (scales_.wants_gradient()) {
@@ -245,7 +245,7 @@ class LogLinear {
         if (bit < made) std::copy_n(after, size, to);
         transition_.carry_back(states_[bit].data(), to);
       }
-      Products::multiply(keys_, values_, n_, q_.left_transposed(factored_q(bit), n_, keys_), n_,
+      kernels::multiply<O>(keys_, values_, n_, q_.left_transposed(factored_q(bit), n_, keys_), n_,
                          d_o, values_, to, values_, true);
     });
   }
@@ -257,7 +257,7 @@ class LogLinear {
   States states_, d_states_;  // by bit; those of the bits of index_ live
   States kept_;               // before each chunk, for backward
   kernels::Buffer<A> weights_, scaled_, from_state_;
-  Operand<O, A> square_, q_, k_, v_, v_left_, d_o_, d_o_left_, d_o_columns_, state_;
+  kernels::Operand<O, A> square_, q_, k_, v_, v_left_, d_o_, d_o_left_, d_o_columns_, state_;
   const kernels::ChunkLoops<A> loops_ = kernels::chunk_loops<A>();
 };
 

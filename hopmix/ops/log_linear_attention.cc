@@ -25,10 +25,10 @@ struct Attention {
     args.tensor("log_decay", in[3], {"B", "T", "H"});
   }
 
-  template <typename T, typename O, typename Products>
+  template <typename T, typename O>
   static auto rule(const ChunkedCall& call, const Tensors<5>& in, const Tensors<5>& out) {
-    using Transition = DecayTransition<T, O, Products>;
-    return LogLinear<T, O, Products, Transition>(call, Transition(call, in[3], out[3]),
+    using Transition = DecayTransition<T, O>;
+    return LogLinear<T, O, Transition>(call, Transition(call, in[3], out[3]),
                                                  LevelScales<T>(call, in[4], out[4]));
   }
 };
@@ -44,10 +44,10 @@ struct DeltaAttention {
     args.tensor("beta", in[4], {"B", "T", "H"});
   }
 
-  template <typename T, typename O, typename Products>
+  template <typename T, typename O>
   static auto rule(const ChunkedCall& call, const Tensors<6>& in, const Tensors<6>& out) {
-    using Transition = DeltaTransition<T, O, Products>;
-    return LogLinear<T, O, Products, Transition>(call,
+    using Transition = DeltaTransition<T, O>;
+    return LogLinear<T, O, Transition>(call,
                                                  Transition(call, {in[4], in[3], out[4], out[3]}),
                                                  LevelScales<T>(call, in[5], out[5]));
   }
@@ -100,8 +100,8 @@ struct Op : Form {
     const ChunkedCall call = bind(args, in, scale, cu);
     const Tensor o = args.empty({"B", "T", "H", "DV"});
     if (o.numel() == 0) return {o};
-    with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
-      const auto make = [&] { return Form::template rule<T, O, Products>(call, in, {}); };
+    with_block_types(args.dtype(), [&]<typename T, typename O>() {
+      const auto make = [&] { return Form::template rule<T, O>(call, in, {}); };
       chunked_forward<T>(call, make, o, Tensor());
     });
     return {o};
@@ -133,8 +133,8 @@ struct Op : Form {
     }
     Inputs wanted;
     for (size_t i = 0; i < N; ++i) wanted[i] = needs[i] ? out[i] : Tensor();
-    with_block_types(args.dtype(), [&]<typename T, typename O, typename Products>() {
-      const auto make = [&] { return Form::template rule<T, O, Products>(call, in, wanted); };
+    with_block_types(args.dtype(), [&]<typename T, typename O>() {
+      const auto make = [&] { return Form::template rule<T, O>(call, in, wanted); };
       chunked_backward<T>(call, make, grad_o.contiguous(), Tensor(),
                           {wanted[0], wanted[1], wanted[2], Tensor()});
     });

@@ -19,7 +19,7 @@
 
 namespace hopmix::ops {
 
-template <typename T, typename O, typename Products, typename Decay>
+template <typename T, typename O, typename Decay>
 class OuterProducts {
  public:
   using A = kernels::Accumulator<T>;
@@ -41,18 +41,18 @@ class OuterProducts {
     const int64_t n = chunk.rows();
     decay_.enter(chunk, tiles.q, tiles.k);
     const O* v = v_.right(tiles.v, n, values_);
-    Products::multiply(n, values_, keys_, q_.left(decay_.q(), n, keys_), keys_,
+    kernels::multiply<O>(n, values_, keys_, q_.left(decay_.q(), n, keys_), keys_,
                        state_.right(state, keys_, values_), values_, tiles.o, values_,
                        /*add=*/false);
     Visible::apply(n, values_, decay_.weights(), v, /*transposed=*/false, tiles.o, /*add=*/true);
     advance_state(n, v, state);
-    Products::release();
+    kernels::release_gemm();
   }
 
   void advance(const Chunk& chunk, const ChunkTiles<A>& tiles, A* state) {
     decay_.enter(chunk, nullptr, tiles.k);
     advance_state(chunk.rows(), v_.right(tiles.v, chunk.rows(), values_), state);
-    Products::release();
+    kernels::release_gemm();
   }
 
   void backward(const Chunk& chunk, const ChunkTiles<A>& tiles, const A* state,
@@ -62,18 +62,18 @@ class OuterProducts {
     const O* d_o = d_o_.right(d.o, n, values_);
     const O* weights = d.v || Decay::kUsed ? decay_.weights_transposed() : nullptr;
     if (d.v != nullptr) {
-      Products::multiply(n, values_, keys_, k_.left(decay_.k(), n, keys_), keys_,
+      kernels::multiply<O>(n, values_, keys_, k_.left(decay_.k(), n, keys_), keys_,
                          state_.right(d_state, keys_, values_), values_, d.v, values_, false);
       Visible::apply(n, values_, weights, d_o, true, d.v, true);
     }
     A *const d_q = decay_.d_q(d), *const d_k = decay_.d_k(d);
     const O* v = d_q == nullptr && d_k == nullptr ? nullptr : v_left_.left(tiles.v, n, values_);
     if (d_q != nullptr) {
-      Products::multiply(n, keys_, values_, d_o_left_.left(d.o, n, values_), values_,
+      kernels::multiply<O>(n, keys_, values_, d_o_left_.left(d.o, n, values_), values_,
                          state_.right_transposed(state, keys_, values_), keys_, d_q, keys_, false);
     }
     if (d_k != nullptr) {
-      Products::multiply(n, keys_, values_, v, values_,
+      kernels::multiply<O>(n, keys_, values_, v, values_,
                          state_.right_transposed(d_state, keys_, values_), keys_, d_k, keys_,
                          false);
     }
@@ -84,23 +84,23 @@ class OuterProducts {
       decay_.backward(d_q, d_k, state, d_state);
     }
     decay_.scale_state(d_state);
-    Products::multiply(keys_, values_, n, q_.left_transposed(decay_.q(), n, keys_), n, d_o, values_,
+    kernels::multiply<O>(keys_, values_, n, q_.left_transposed(decay_.q(), n, keys_), n, d_o, values_,
                        d_state, values_, true);
-    Products::release();
+    kernels::release_gemm();
   }
 
  private:
-  using Visible = VisibleProducts<Products, O, A>;
+  using Visible = kernels::VisibleProducts<O>;
 
   void advance_state(int64_t n, const O* v, A* state) {
     decay_.scale_state(state);
-    Products::multiply(keys_, values_, n, k_.left_transposed(decay_.k(), n, keys_), n, v, values_,
+    kernels::multiply<O>(keys_, values_, n, k_.left_transposed(decay_.k(), n, keys_), n, v, values_,
                        state, values_, true);
   }
 
   int64_t keys_, values_;
   Decay decay_;
-  Operand<O, A> q_, k_, v_, v_left_, d_o_, d_o_left_, d_o_columns_, state_;
+  kernels::Operand<O, A> q_, k_, v_, v_left_, d_o_, d_o_left_, d_o_columns_, state_;
 };
 
 }  // namespace hopmix::ops

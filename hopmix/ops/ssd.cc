@@ -18,8 +18,8 @@ struct Op {
 
   static Gates gates(const Tensors<4>& in) { return {in[3], {}}; }
 
-  template <typename T, typename O, typename Products>
-  struct Rule : OuterProducts<T, O, Products, HeadDecay<T, O, Products, /*kDecays=*/true>> {
+  template <typename T, typename O>
+  struct Rule : OuterProducts<T, O, HeadDecay<T, O, /*kDecays=*/true>> {
     Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
         : Rule::OuterProducts(call, {call, in[3], out[3]}) {}
   };

@@ -39,6 +39,8 @@ class Buffer {
 #endif
   }
   A* data() const { return data_.get(); }
+  A* operator+(int64_t offset) const { return data_.get() + offset; }
+  operator A*() const { return data_.get(); }  // NOLINT: implicit
 
  private:
   struct GiveBack {

@@ -1,41 +1,19 @@
-// What the products of products.h take and where it lies: tiles padded with zeros, converted,
+// What the products of gemm.h take and where it lies: tiles padded with zeros, converted,
 // interleaved or transposed. O is the type of an operand, A that of sums.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-#include <hwy/aligned_allocator.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <type_traits>
 
 #include "hopmix/kernels/base/bfloat16.h"
 #include "hopmix/kernels/chunked/chunk_loops.h"
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/dense/softmax_tile.h"
-#include "hopmix/ops/products.h"
+#include "hopmix/kernels/gemm.h"
 
-namespace hopmix::ops {
-
-/// Uninitialized aligned memory.
-template <typename A>
-class Buffer {
- public:
-  explicit Buffer(int64_t size)
-      : data_(hwy::AllocateAligned<A>(static_cast<size_t>(std::max<int64_t>(size, 1)))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  A* operator+(int64_t offset) const { return data_.get() + offset; }
-  operator A*() const { return data_.get(); }  // NOLINT: implicit
-
- private:
-  hwy::AlignedFreeUniquePtr<A[]> data_;
-};
-
-constexpr int64_t padded(int64_t size) {
-  return (size + kernels::kTileLanes - 1) / kernels::kTileLanes * kernels::kTileLanes;
-}
+namespace hopmix::kernels {
 
 /// A row-major matrix inside a larger one; reads beyond it are 0 when packed.
 template <typename S>
@@ -48,7 +26,7 @@ template <typename O, typename S>
 O convert(S x) {
   if constexpr (std::is_same_v<O, S>) {
     return x;
-  } else if constexpr (std::is_same_v<S, kernels::Bfloat16>) {
+  } else if constexpr (std::is_same_v<S, Bfloat16>) {
     return static_cast<O>(static_cast<float>(x));
   } else {
     return static_cast<O>(x);
@@ -83,7 +61,7 @@ void pack_left(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, 
 /// The same rows of a right factor [tokens, width]; n is even.
 template <typename O>
 void pack_right(const O* left, int64_t n, int64_t width, O* out) {
-  if constexpr (!std::is_same_v<O, kernels::Bfloat16>) {
+  if constexpr (!std::is_same_v<O, Bfloat16>) {
     std::copy_n(left, n * width, out);
   } else {
     for (int64_t i = 0; i < n; i += 2) {
@@ -106,7 +84,7 @@ void pack_columns(const O* left, int64_t n, int64_t width, O* out, int64_t ld) {
     }
   } else {
     constexpr int64_t kWord = 4 / sizeof(O);  // a right factor keeps pairs of bfloat16 together
-    kernels::transpose_words(left, n, width / kWord, width / kWord, out, ld);
+    transpose_words(left, n, width / kWord, width / kWord, out, ld);
   }
 }
 
@@ -115,7 +93,7 @@ template <typename O>
 void pack_left_transposed(const O* left, int64_t n, int64_t width, int64_t stride, O* out,
                           int64_t ld) {
   if constexpr (sizeof(O) == 4) {
-    kernels::transpose_words(left, n, width, stride, out, ld);
+    transpose_words(left, n, width, stride, out, ld);
   } else {
     for (int64_t c = 0; c < width; ++c) {
       for (int64_t i = 0; i < n; ++i) out[c * ld + i] = left[i * stride + c];
@@ -138,7 +116,7 @@ class Operand {
     if constexpr (kSame) {
       return x;
     } else {
-      kernels::rounding_loops().left(x, n * width, out_.data());
+      rounding_loops().left(x, n * width, out_.data());
       return out_.data();
     }
   }
@@ -147,7 +125,7 @@ class Operand {
     if constexpr (kSame) {
       return x;
     } else {
-      kernels::rounding_loops().right(x, n, width, out_.data());
+      rounding_loops().right(x, n, width, out_.data());
       return out_.data();
     }
   }
@@ -174,28 +152,8 @@ class Operand {
   }
 
  private:
-  kernels::Buffer<O> out_;
-  kernels::Buffer<A> turned_;
+  Buffer<O> out_;
+  Buffer<A> turned_;
 };
 
-/// Calls f.template operator()<T, O, Products>() with the types for tensors of `dtype`.
-template <typename F>
-void with_block_types(at::ScalarType dtype, const F& f) {
-  using kernels::Bfloat16;
-  const bool fast = OneDnnProducts::available<float>();
-  if (dtype == at::kDouble) {
-    f.template operator()<double, double, LoopProducts<double>>();
-  } else if (dtype == at::kFloat && fast) {
-    f.template operator()<float, float, OneDnnProducts>();
-  } else if (dtype == at::kFloat) {
-    f.template operator()<float, float, LoopProducts<float>>();
-  } else if (fast && OneDnnProducts::available<Bfloat16>()) {
-    f.template operator()<Bfloat16, Bfloat16, OneDnnProducts>();
-  } else if (fast) {
-    f.template operator()<Bfloat16, float, OneDnnProducts>();
-  } else {
-    f.template operator()<Bfloat16, float, LoopProducts<float>>();
-  }
-}
-
-}  // namespace hopmix::ops
+}  // namespace hopmix::kernels
