@@ -18,7 +18,9 @@ void loops(int64_t m, int64_t n, int64_t k, const O* a, int64_t lda, const O* b,
 
 }  // namespace
 
-GemmEngine highway_gemm() { return {"highway", loops<float>, loops<double>, nullptr, nullptr}; }
+GemmEngine highway_gemm() {
+  return {"highway", loops<float>, loops<double>, nullptr, nullptr, gemm_loop_columns()};
+}
 
 const GemmEngine& gemm_engine() { return engine(); }
 

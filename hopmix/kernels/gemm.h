@@ -34,6 +34,7 @@ struct GemmEngine {
   GemmTile<double> f64 = nullptr;
   GemmTile<Bfloat16> bf16 = nullptr;  // null: this processor has no such products
   void (*release)() = nullptr;        // when a thread has done its products; may be null
+  int64_t panel = 64;                 // columns of B that do best in one piece; a multiple of 16
 };
 
 /// The loops of hopmix itself, for the best instruction set of this processor.
@@ -90,8 +91,8 @@ struct VisibleProducts {
   static void apply(int64_t n, int64_t width, const O* a, const O* x, bool transposed, A* out,
                     bool add) {
     strips(n, transposed, [&](int64_t i, int64_t rows, int64_t begin, int64_t count) {
-      multiply<O>(rows, width, count, a + i * n + begin, n,
-                  x + right_index<O>(begin, 0, width), width, out + i * width, width, add);
+      multiply<O>(rows, width, count, a + i * n + begin, n, x + right_index<O>(begin, 0, width),
+                  width, out + i * width, width, add);
     });
   }
 

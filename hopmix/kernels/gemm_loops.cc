@@ -70,6 +70,9 @@ HWY_INLINE void last_rows(int64_t m, int64_t k, const A* a, int64_t lda, const A
   }
 }
 
+// Rows of B that the first cache holds beside rows of A.
+constexpr int64_t kDepth = 256;
+
 // kVectors vectors of columns.
 template <int64_t kVectors, typename A>
 HWY_NOINLINE void strip(int64_t m, int64_t k, const A* a, int64_t lda, const A* b, int64_t ldb,
@@ -86,9 +89,9 @@ HWY_NOINLINE void strip(int64_t m, int64_t k, const A* a, int64_t lda, const A* 
 
 // Fewer columns than a vector: by way of memory that has as many.
 template <typename A>
-HWY_NOINLINE void narrow_strip(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda,
-                               const A* b, int64_t ldb, A* c, int64_t ldc, bool add) {
-  constexpr int64_t lanes = lanes_of<A>(), kRows = rows_of_block<1>(), kDepth = 128;
+HWY_NOINLINE void narrow_strip(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* b,
+                               int64_t ldb, A* c, int64_t ldc, bool add) {
+  constexpr int64_t lanes = lanes_of<A>(), kRows = rows_of_block<1>();
   HWY_ALIGN A right[kDepth * lanes];
   HWY_ALIGN A sums[kRows * lanes] = {};
   for (int64_t l = 0; l < k; l += kDepth) {
@@ -113,6 +116,10 @@ template <typename A>
 void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* b, int64_t ldb,
              A* c, int64_t ldc, bool add) {
   constexpr int64_t lanes = lanes_of<A>();
+  if (k > kDepth * 3 / 2) {
+    product(m, n, kDepth, a, lda, b, ldb, c, ldc, add);
+    return product(m, n, k - kDepth, a + kDepth, lda, b + kDepth * ldb, ldb, c, ldc, true);
+  }
   int64_t j = 0;
   for (; j + 2 * lanes <= n; j += 2 * lanes) strip<2>(m, k, a, lda, b + j, ldb, c + j, ldc, add);
   if (j + lanes <= n) {
@@ -124,6 +131,7 @@ void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* 
 
 GemmTile<float> product_float() { return product<float>; }
 GemmTile<double> product_double() { return product<double>; }
+int64_t columns_of_block() { return std::max<int64_t>(16, 2 * lanes_of<float>()); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -135,6 +143,9 @@ namespace hopmix::kernels {
 
 HWY_EXPORT(product_float);
 HWY_EXPORT(product_double);
+HWY_EXPORT(columns_of_block);
+
+int64_t gemm_loop_columns() { return HWY_DYNAMIC_DISPATCH(columns_of_block)(); }
 
 template <>
 GemmTile<float> gemm_loops() {

@@ -10,4 +10,7 @@ namespace hopmix::kernels {
 template <typename A>
 GemmTile<A> gemm_loops();
 
+/// Columns of float that they make at a time: panels of B that wide fill all lines of the L1 cache.
+int64_t gemm_loop_columns();
+
 }  // namespace hopmix::kernels

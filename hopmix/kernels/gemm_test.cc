@@ -24,10 +24,10 @@ struct Size {
 };
 
 // Every tail of rows and columns, depths around the loops' own, and nothing.
-const std::vector<Size> kSizes = {{1, 1, 1},    {1, 64, 64},  {6, 16, 64},  {13, 48, 7},
-                                  {12, 32, 16}, {64, 64, 64}, {5, 3, 20},   {65, 100, 63},
+const std::vector<Size> kSizes = {{1, 1, 1},     {1, 64, 64},  {6, 16, 64},    {13, 48, 7},
+                                  {12, 32, 16},  {64, 64, 64}, {5, 3, 20},     {65, 100, 63},
                                   {23, 17, 300}, {2, 15, 128}, {100, 20, 129}, {0, 5, 5},
-                                  {5, 0, 5},    {5, 33, 0}};
+                                  {5, 0, 5},     {5, 33, 0}};
 
 template <typename A>
 class GemmTest : public ::testing::Test {};

@@ -94,10 +94,10 @@ std::vector<GemmEngine> gemm_engines() {
     }
     std::vector<GemmEngine> all = {highway};
     if (one_dnn_runs<float>()) {
-      all.push_back({"onednn", one_dnn_float, highway.f64, highway.bf16, release_one_dnn});
+      all.push_back({"onednn", one_dnn_float, highway.f64, highway.bf16, release_one_dnn, 64});
     }
     if (sgemm_ != nullptr && dgemm_ != nullptr && MKL_Set_Num_Threads_Local != nullptr) {
-      all.push_back({"mkl", mkl<float>, mkl<double>, highway.bf16, highway.release});
+      all.push_back({"mkl", mkl<float>, mkl<double>, highway.bf16, highway.release, 64});
     }
     return all;
   }();

@@ -271,20 +271,25 @@ void transpose_tile(const uint32_t* from, int64_t rows, int64_t cols, int64_t st
 #else
   const hn::FixedTag<uint32_t, 4> d;
   const hn::Repartition<uint64_t, decltype(d)> wide;
-  for (int64_t c = 0; c < cols; c += 4) {
-    for (int64_t r = 0; r < rows; r += 4) {
-      const uint32_t* x = from + r * stride + c;
-      const auto x0 = hn::LoadU(d, x), x1 = hn::LoadU(d, x + stride);
-      const auto x2 = hn::LoadU(d, x + 2 * stride), x3 = hn::LoadU(d, x + 3 * stride);
-      const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, x0, x1));
-      const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, x2, x3));
-      const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, x0, x1));
-      const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, x2, x3));
-      uint32_t* y = to + c * ld + r;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, y);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, y + ld);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, y + 2 * ld);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, y + 3 * ld);
+  // A few rows at a time: a cache line that is read for four columns serves the next four too.
+  constexpr int64_t kRows = 32;
+  for (int64_t first = 0; first < rows; first += kRows) {
+    const int64_t end = std::min(rows, first + kRows);
+    for (int64_t c = 0; c < cols; c += 4) {
+      for (int64_t r = first; r < end; r += 4) {
+        const uint32_t* x = from + r * stride + c;
+        const auto x0 = hn::LoadU(d, x), x1 = hn::LoadU(d, x + stride);
+        const auto x2 = hn::LoadU(d, x + 2 * stride), x3 = hn::LoadU(d, x + 3 * stride);
+        const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, x0, x1));
+        const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, x2, x3));
+        const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, x0, x1));
+        const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, x2, x3));
+        uint32_t* y = to + c * ld + r;
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, y);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, y + ld);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, y + 2 * ld);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, y + 3 * ld);
+      }
     }
   }
 #endif

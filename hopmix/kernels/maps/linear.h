@@ -1,10 +1,6 @@
-// A linear map of many rows: y = x W^T + b, as of a layer.
-//
-//   x [rows, inputs], W [outputs, inputs], b [outputs] or null, y [rows, outputs]
-//
-// The outputs may be parts that lie apart, y_p [rows, width_p] each, whose widths add up to
-// `outputs`: a kernel that reads one part finds it in one piece. Sums are float for bfloat16. Work
-// is cut the same way for any number of threads, and so are the bits.
+// A linear map of many rows, y = x W^T + b as of a layer, or several of the same rows at once: what
+// reads one of the outputs then finds it in one piece, and x is read once. Sums are float for
+// bfloat16. Work is cut the same way for any number of threads, and so are the bits.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +10,36 @@
 
 namespace hopmix::kernels {
 
+/// x [rows, inputs].
 template <typename T>
 struct LinearInputs {
-  const T *x, *weight, *bias;
-  int64_t rows, inputs, outputs;
+  const T* x;
+  int64_t rows, inputs;
 };
 
-/// [rows, width]; in a backward null: a gradient of 0.
+/// One map: W [outputs, inputs], b [outputs] or null, y [rows, outputs].
 template <typename T>
-struct LinearPart {
-  T* data;
-  int64_t width;
+struct LinearMap {
+  const T *weight, *bias;
+  int64_t outputs;
+  T* y;
+};
+
+/// dy [rows, outputs], or null: 0. dW = dy^T x, db = the sum of the rows of dy; null: not wanted.
+template <typename T>
+struct LinearMapGradient {
+  const T* weight;
+  int64_t outputs;
+  const T* dy;
+  T *dweight, *dbias;
 };
 
 template <typename T>
-void linear_forward(const LinearInputs<T>& in, const std::vector<LinearPart<T>>& y);
+void linear_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& maps);
 
-/// dx = dy W, dW = dy^T x, db = the sum of the rows of dy; null: not wanted.
+/// dx [rows, inputs] = the sum of dy W over the maps, in their order; null: not wanted.
 template <typename T>
-void linear_backward(const LinearInputs<T>& in, const std::vector<LinearPart<const T>>& dy, T* dx,
-                     T* dweight, T* dbias);
+void linear_backward(const LinearInputs<T>& in, const std::vector<LinearMapGradient<T>>& maps,
+                     T* dx);
 
 }  // namespace hopmix::kernels

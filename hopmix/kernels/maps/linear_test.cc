@@ -30,24 +30,36 @@ struct Problem {
     }
   }
 
-  LinearInputs<T> in() const {
-    return {x.data(), weight.data(), has_bias ? bias.data() : nullptr, rows, inputs, outputs};
+  LinearInputs<T> in() const { return {x.data(), rows, inputs}; }
+
+  // The gradients that are asked for; each map has its rows of the weights.
+  std::vector<LinearMapGradient<T>> gradients(T* weights, T* biases) const {
+    std::vector<LinearMapGradient<T>> maps;
+    int64_t first = 0;
+    for (size_t p = 0; p < widths.size(); ++p) {
+      maps.push_back(
+          {weight.data() + first * inputs, widths[p], p == without ? nullptr : grad_y[p].data(),
+           weights ? weights + first * inputs : nullptr, biases ? biases + first : nullptr});
+      first += widths[p];
+    }
+    return maps;
   }
 
   void run() {
     y.clear();
-    std::vector<LinearPart<T>> parts;
-    std::vector<LinearPart<const T>> grads;
     for (const int64_t width : widths) y.push_back(unwritten<T>(rows * width));
+    std::vector<LinearMap<T>> maps;
+    int64_t first = 0;
     for (size_t p = 0; p < widths.size(); ++p) {
-      parts.push_back({y[p].data(), widths[p]});
-      grads.push_back({p == without ? nullptr : grad_y[p].data(), widths[p]});
+      maps.push_back({weight.data() + first * inputs, has_bias ? bias.data() + first : nullptr,
+                      widths[p], y[p].data()});
+      first += widths[p];
     }
     d_x = unwritten<T>(rows * inputs);
     d_weight = unwritten<T>(outputs * inputs);
     d_bias = unwritten<T>(outputs);
-    linear_forward(in(), parts);
-    linear_backward<T>(in(), grads, d_x.data(), d_weight.data(), d_bias.data());
+    linear_forward(in(), maps);
+    linear_backward(in(), gradients(d_weight.data(), d_bias.data()), d_x.data());
   }
 
   std::vector<double> results() const {
@@ -99,9 +111,9 @@ TYPED_TEST_SUITE(LinearTest, StorageTypes);
 // gradient; widths with every kind of tail; several parts; a part without a gradient.
 TYPED_TEST(LinearTest, MatchesTheDefinition) {
   const std::vector<Problem<TypeParam>> problems = {
-      {0, 20, {16}},       {1, 3, {20}},        {2, 64, {64, 100}, false}, {3, 100, {3, 1, 70}},
-      {4, 129, {8}},       {5, 20, {64}},       {63, 65, {100}, false},    {96, 64, {20, 20}},
-      {97, 20, {3, 64}},   {100, 3, {130}},     {511, 64, {64}, false},    {513, 20, {20, 0, 3}},
+      {0, 20, {16}},       {1, 3, {20}},    {2, 64, {64, 100}, false}, {3, 100, {3, 1, 70}},
+      {4, 129, {8}},       {5, 20, {64}},   {63, 65, {100}, false},    {96, 64, {20, 20}},
+      {97, 20, {3, 64}},   {100, 3, {130}}, {511, 64, {64}, false},    {513, 20, {20, 0, 3}},
       {1000, 100, {7, 64}}};
   for (Problem<TypeParam> problem : problems) {
     SCOPED_TRACE(std::to_string(problem.rows) + " x " + std::to_string(problem.inputs) + " to " +
@@ -154,8 +166,9 @@ TYPED_TEST(LinearTest, ARowDoesNotDependOnTheRowsAroundIt) {
     Problem<TypeParam> some(100, 70, {50});
     some.x.assign(all.x.begin() + first * 70, all.x.begin() + (first + 100) * 70);
     some.run();
-    EXPECT_TRUE(same_bits(some.y[0], std::vector<TypeParam>(all.y[0].begin() + first * 50,
-                                                            all.y[0].begin() + (first + 100) * 50)));
+    EXPECT_TRUE(
+        same_bits(some.y[0], std::vector<TypeParam>(all.y[0].begin() + first * 50,
+                                                    all.y[0].begin() + (first + 100) * 50)));
   }
 }
 
@@ -164,11 +177,10 @@ TYPED_TEST(LinearTest, GivesOnlyTheGradientsAskedFor) {
   problem.run();
   const auto d_x = problem.d_x, d_weight = problem.d_weight, d_bias = problem.d_bias;
   auto alone = unwritten<TypeParam>(d_bias.size());
-  const std::vector<LinearPart<const TypeParam>> grads = {{problem.grad_y[0].data(), 64}};
-  linear_backward<TypeParam>(problem.in(), grads, nullptr, nullptr, alone.data());
+  linear_backward<TypeParam>(problem.in(), problem.gradients(nullptr, alone.data()), nullptr);
   EXPECT_TRUE(same_bits(alone, d_bias));
   auto weight = unwritten<TypeParam>(d_weight.size());
-  linear_backward<TypeParam>(problem.in(), grads, nullptr, weight.data(), nullptr);
+  linear_backward<TypeParam>(problem.in(), problem.gradients(weight.data(), nullptr), nullptr);
   EXPECT_TRUE(same_bits(weight, d_weight));
 }
 

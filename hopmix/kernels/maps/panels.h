@@ -1,10 +1,11 @@
-// Right factors of large products, copied into panels of kPanel columns. A panel lies in one piece
+// Right factors of large products, copied into panels of a few columns. A panel lies in one piece
 // in the L2 cache, where the rows of a matrix a power of two wide would share a few lines; what is
 // copied is converted, transposed or interleaved on the way.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "hopmix/kernels/base/operands.h"
@@ -12,8 +13,6 @@
 #include "hopmix/kernels/gemm.h"
 
 namespace hopmix::kernels {
-
-inline constexpr int64_t kPanel = 64;
 
 /// Rows of a product that are made at a time.
 inline constexpr int64_t kRowBlock = 96;
@@ -41,22 +40,24 @@ class Panels {
   Panels(int64_t rows, int64_t columns)
       : depth_(depth_of<O>(rows)),
         columns_(columns),
-        size_(padded(rows) * kPanel),
+        panel_(gemm_engine().panel),
+        size_(padded(rows) * panel_),
         data_(count() * size_) {}
 
   /// For a factor of fewer rows than the first.
   void set_rows(int64_t rows) { depth_ = depth_of<O>(rows); }
 
-  int64_t count() const { return (columns_ + kPanel - 1) / kPanel; }
+  int64_t count() const { return (columns_ + panel_ - 1) / panel_; }
   int64_t depth() const { return depth_; }
-  /// Of panel p, and how far apart its rows lie.
-  int64_t width(int64_t p) const { return std::min(kPanel, columns_ - p * kPanel); }
+  /// The columns of panel p, and how far apart its rows lie.
+  int64_t first(int64_t p) const { return p * panel_; }
+  int64_t width(int64_t p) const { return std::min(panel_, columns_ - first(p)); }
   int64_t stride(int64_t p) const { return padded(width(p)); }
 
   /// Panel p of B = x, [depth, columns] row-major.
   template <typename T>
   void pack(const MatrixView<T>& x, int64_t p) const {
-    const MatrixView<T> part{x.data + p * kPanel, x.rows, width(p), x.stride};
+    const MatrixView<T> part{x.data + first(p), x.rows, width(p), x.stride};
     if constexpr (std::is_same_v<O, Bfloat16>) {
       const Buffer<O> left(depth_ * stride(p));
       pack_left<O>(part, 0, depth_, stride(p), left.data());
@@ -66,35 +67,68 @@ class Panels {
     }
   }
 
+  /// Rows [first, first + n) of all panels of B = x, where `n` is even or the last. Rows are read
+  /// from end to end, as the hardware fetches them best.
+  template <typename T>
+  void pack_rows(const MatrixView<T>& x, int64_t from, int64_t n) const {
+    if constexpr (std::is_same_v<O, T> && !std::is_same_v<O, Bfloat16>) {
+      for (int64_t i = from; i < from + n; ++i) {
+        const T* row = x.data + i * x.stride;
+        for (int64_t p = 0; p < count(); ++p) {
+          O* to = panel(p) + i * stride(p);
+          const int64_t whole = width(p) / kPad * kPad;
+          for (int64_t c = 0; c < whole; c += kPad) {  // of a length that the compiler knows
+            std::memcpy(to + c, row + first(p) + c, kPad * sizeof(O));
+          }
+          for (int64_t c = whole; c < stride(p); ++c) to[c] = c < width(p) ? row[first(p) + c] : 0;
+        }
+      }
+    } else {
+      const int64_t rows = padded(n);
+      const Buffer<O> left(rows * panel_);
+      for (int64_t p = 0; p < count(); ++p) {
+        const MatrixView<T> part{x.data + first(p), std::min(x.rows, from + n), width(p), x.stride};
+        pack_left<O>(part, from, depth_of<O>(n), stride(p), left.data());
+        pack_right<O>(left.data(), depth_of<O>(n), stride(p), panel(p) + from * stride(p));
+      }
+    }
+  }
+
   /// Panel p of B = x^T, x [columns, depth] row-major.
   template <typename T>
   void pack_transposed(const MatrixView<T>& x, int64_t p) const {
-    const int64_t first = p * kPanel, n = width(p);
+    const int64_t begin = first(p), n = width(p);
     if constexpr (std::is_same_v<O, T> && std::is_same_v<O, float>) {
       if (n % 4 == 0 && x.cols % 4 == 0) {
-        transpose_words(x.data + first * x.stride, n, x.cols, x.stride, panel(p), stride(p));
+        transpose_words(x.data + begin * x.stride, n, x.cols, x.stride, panel(p), stride(p));
         return;
       }
     }
     const int64_t wide = padded(x.cols);
     const Buffer<O> left(stride(p) * wide), right(wide * stride(p));
-    pack_left<O>(x, first, stride(p), wide, left.data());
+    pack_left<O>(x, begin, stride(p), wide, left.data());
     pack_columns<O>(left.data(), stride(p), wide, right.data(), stride(p));
     std::copy_n(right.data(), depth_ * stride(p), panel(p));
   }
 
   /// C [rows, width(p)] (+)= A times panel p, A [rows, depth].
-  void multiply_by(int64_t p, int64_t rows, const O* a, int64_t lda, Accumulator<O>* c,
-                   int64_t ldc, bool add) const {
+  void multiply_by(int64_t p, int64_t rows, const O* a, int64_t lda, Accumulator<O>* c, int64_t ldc,
+                   bool add) const {
     multiply<O>(rows, width(p), depth_, a, lda, panel(p), stride(p), c, ldc, add);
   }
 
  private:
   O* panel(int64_t p) const { return data_ + p * size_; }
 
-  int64_t depth_, columns_, size_;  // of a panel
+  int64_t depth_, columns_, panel_;
+  int64_t size_;  // of a panel
   Buffer<O> data_;
 };
+
+template <typename T>
+MatrixView<T> matrix(const T* data, int64_t rows, int64_t cols) {
+  return {data, rows, cols, cols};
+}
 
 /// Rows of x as a left factor [rows, depth_of(cols)]: where they lie if products take them so, else
 /// in `memory`, which has room for them.
@@ -110,6 +144,30 @@ const O* left_factor(const MatrixView<T>& x, int64_t first, int64_t rows, const 
   *stride = padded(x.cols);
   pack_left<O>(x, first, rows, *stride, memory.data());
   return memory.data();
+}
+
+/// Rows [0, n) of a product with panel p, and the bias of its columns unless null, at `out`: by way
+/// of `sums` where T is not what sums are made in.
+template <typename T, typename O, typename A = Accumulator<T>>
+void make_columns(const Panels<O>& panels, int64_t p, int64_t n, const O* left, int64_t stride,
+                  const T* bias, T* out, int64_t ldo, const Buffer<A>& sums) {
+  const int64_t cols = panels.width(p);
+  A* c;
+  int64_t ldc;
+  if constexpr (std::is_same_v<T, A>) {
+    c = out, ldc = ldo;
+  } else {
+    c = sums.data(), ldc = cols;
+  }
+  for (int64_t i = 0; bias != nullptr && i < n; ++i) {
+    for (int64_t j = 0; j < cols; ++j) c[i * ldc + j] = convert<A>(bias[j]);
+  }
+  panels.multiply_by(p, n, left, stride, c, ldc, /*add=*/bias != nullptr);
+  if constexpr (!std::is_same_v<T, A>) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < cols; ++j) out[i * ldo + j] = convert<T>(c[i * ldc + j]);
+    }
+  }
 }
 
 }  // namespace hopmix::kernels

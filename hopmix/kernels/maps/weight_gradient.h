@@ -17,7 +17,8 @@ class WeightGradient {
  public:
   using A = Accumulator<T>;
 
-  /// Rows that are added at a time: 64 columns of them take a quarter of an L2 cache.
+  /// Rows that are added at a time: a block of dW reads 200 KB of them transposed, which an L2
+  /// cache holds.
   static constexpr int64_t kChunkRows = 512;
 
   /// dweight [outputs, inputs] and dbias [outputs], each unless null.
@@ -26,10 +27,10 @@ class WeightGradient {
         inputs_(inputs),
         dweight_(dweight),
         dbias_(dbias),
-        blocks_((outputs + kPanel - 1) / kPanel),
+        blocks_((outputs + kRowBlock - 1) / kRowBlock),
         sums_(dweight && !std::is_same_v<T, A> ? outputs * inputs : 0),
         bias_(dbias ? outputs : 0),
-        left_(dweight ? blocks_ * kPanel * kChunkRows : 0),
+        left_(dweight ? blocks_ * kRowBlock * kStride : 0),
         right_(dweight ? kChunkRows : 0, inputs) {
     if (dbias) std::fill_n(bias_.data(), outputs, A{0});
   }
@@ -42,20 +43,23 @@ class WeightGradient {
     if (!wanted()) return;
     const int64_t rows = g.rows, work = rows * (outputs_ + inputs_);
     const int64_t panels = dweight_ ? right_.count() : 0;
+    const int64_t groups = dweight_ ? (rows + kGroup - 1) / kGroup : 0;
     right_.set_rows(rows);
-    parallel_tasks(blocks_ + panels, work, [&](int64_t task) {
-      if (task >= blocks_) {
-        right_.pack(x, task - blocks_);
+    parallel_tasks(groups + (dbias_ ? blocks_ : 0), work, [&](int64_t task) {
+      if (task >= groups) {
+        add_to_bias(g, task - groups);
       } else {
-        enter_block(g, task * kPanel, std::min(kPanel, outputs_ - task * kPanel));
+        const int64_t first = task * kGroup, n = std::min(kGroup, rows - first);
+        right_.pack_rows(x, first, n);
+        pack_left_rows(g, first, n);
       }
     });
     if (dweight_ != nullptr) {
       parallel_tasks(blocks_ * panels, work, [&](int64_t task) {
-        const int64_t first = task / panels * kPanel, panel = task % panels;
-        right_.multiply_by(panel, std::min(kPanel, outputs_ - first),
-                           left_.data() + first * kChunkRows, kChunkRows,
-                           sums() + first * inputs_ + panel * kPanel, inputs_, /*add=*/begun_);
+        const int64_t first = task / panels * kRowBlock, panel = task % panels;
+        right_.multiply_by(panel, std::min(kRowBlock, outputs_ - first),
+                           left_.data() + first * kStride, kStride,
+                           sums() + first * inputs_ + right_.first(panel), inputs_, /*add=*/begun_);
         release_gemm();
       });
     }
@@ -75,6 +79,10 @@ class WeightGradient {
   }
 
  private:
+  // Of the transposed rows: not a power of two, which would have them share the lines of a cache.
+  static constexpr int64_t kStride = kChunkRows + kPad;
+  static constexpr int64_t kGroup = 64;  // rows that a task packs
+
   A* sums() const {
     if constexpr (std::is_same_v<T, A>) {
       return dweight_;
@@ -83,24 +91,31 @@ class WeightGradient {
     }
   }
 
-  // Columns [first, first + n) of g: transposed as a left factor, and added to the bias.
   template <typename G>
-  void enter_block(const MatrixView<G>& g, int64_t first, int64_t n) const {
-    const int64_t wide = padded(n), rows = padded(g.rows);
-    const Buffer<O> part(rows * wide);
-    const MatrixView<G> columns{g.data + first, g.rows, n, g.stride};
-    if (dbias_ != nullptr) {
-      for (int64_t i = 0; i < g.rows; ++i) {
-        const G* row = columns.data + i * g.stride;
-        A* sum = bias_.data() + first;
+  void add_to_bias(const MatrixView<G>& g, int64_t block) const {
+    const int64_t first = block * kRowBlock, n = std::min(kRowBlock, outputs_ - first);
+    A* sum = bias_.data() + first;
+    for (int64_t i = 0; i < g.rows; ++i) {
+      const G* row = g.data + i * g.stride + first;
 #pragma omp simd
-        for (int64_t c = 0; c < n; ++c) sum[c] += convert<A>(row[c]);
+      for (int64_t c = 0; c < n; ++c) sum[c] += convert<A>(row[c]);
+    }
+  }
+
+  // Rows [first, first + n) of g, transposed as columns of a left factor.
+  template <typename G>
+  void pack_left_rows(const MatrixView<G>& g, int64_t first, int64_t n) const {
+    O* const to = left_.data() + first;
+    if constexpr (std::is_same_v<O, G> && std::is_same_v<O, float>) {
+      if (outputs_ % 4 == 0 && n % 4 == 0) {
+        transpose_words(g.data + first * g.stride, n, outputs_, g.stride, to, kStride);
+        return;
       }
     }
-    if (dweight_ == nullptr) return;
-    pack_left<O>(columns, 0, rows, wide, part.data());
-    pack_left_transposed<O>(part.data(), rows, wide, wide, left_.data() + first * kChunkRows,
-                            kChunkRows);
+    const int64_t rows = padded(n), wide = padded(outputs_);
+    const Buffer<O> part(rows * wide);
+    pack_left<O>(g, first, rows, wide, part.data());
+    pack_left_transposed<O>(part.data(), rows, wide, wide, to, kStride);
   }
 
   int64_t outputs_, inputs_;
