@@ -18,7 +18,7 @@ class LevelFactors : public torch::nn::Module {
   int64_t levels() const { return weight_.size(1); }
 
  private:
-  torch::nn::Linear map_{nullptr};
+  Linear map_{nullptr};
   Tensor weight_;
 };
 

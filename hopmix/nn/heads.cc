@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hopmix/ops/ops.h"
@@ -41,44 +40,6 @@ class Shift : public torch::autograd::Function<Shift> {
  private:
   static std::pair<Tensor, Tensor> halves(const Tensor& x, int64_t width) {
     return {x.narrow(2, 0, width), x.narrow(2, width, width)};
-  }
-};
-
-class LinearParts : public torch::autograd::Function<LinearParts> {
- public:
-  using Context = torch::autograd::AutogradContext;
-
-  static std::vector<Tensor> forward(Context* ctx, const Tensor& x, const Tensor& weight,
-                                     const std::vector<int64_t>& widths) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, weight});
-    ctx->saved_data["widths"] = widths;
-    std::vector<Tensor> parts;
-    for (const Tensor& part : weight.split_with_sizes(widths)) {
-      parts.push_back(torch::linear(x, part));
-    }
-    return parts;
-  }
-
-  static std::vector<Tensor> backward(Context* ctx, const std::vector<Tensor>& grads) {
-    const std::vector<Tensor> saved = ctx->get_saved_variables();
-    const Tensor x = saved[0].flatten(0, -2), &weight = saved[1];
-    const std::vector<Tensor> parts =
-        weight.split_with_sizes(ctx->saved_data["widths"].toIntVector());
-    Tensor dx, dweight;
-    if (ctx->needs_input_grad(0)) {
-      for (size_t i = 0; i < parts.size(); ++i) {
-        const Tensor grad = grads[i].flatten(0, -2);
-        dx = dx.defined() ? dx.addmm_(grad, parts[i]) : grad.mm(parts[i]);
-      }
-      dx = dx.view_as(saved[0]);
-    }
-    if (ctx->needs_input_grad(1)) {
-      std::vector<Tensor> sums;
-      for (const Tensor& grad : grads) sums.push_back(grad.flatten(0, -2).t().mm(x));
-      dweight = torch::cat(sums);
-    }
-    return {dx, dweight, Tensor()};
   }
 };
 
@@ -123,19 +84,6 @@ std::string read_pattern(config::Table& table, const std::string& fallback,
     throw Error(table.name("pattern") + ": " + error.what());
   }
   return spec;
-}
-
-torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias) {
-  torch::nn::Linear map(torch::nn::LinearOptions(inputs, outputs).bias(bias));
-  if (bias) torch::nn::init::zeros_(map->bias);
-  return map;
-}
-
-std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
-                                 const std::vector<int64_t>& widths) {
-  if (!at::autocast::is_autocast_enabled(at::kCPU)) return LinearParts::apply(x, weight, widths);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
-  return LinearParts::apply(x.to(type), weight.to(type), widths);
 }
 
 void check_heads(const HeadsConfig& config) {
@@ -199,51 +147,54 @@ std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b) {
   return row;
 }
 
-namespace {
-
-// One token of each sequence, x [B,1,H,D], as complex numbers: few and short operations, as all
-// that a step does.
-Tensor rotate_token(const Tensor& x, const std::vector<int64_t>& positions) {
-  const int64_t pairs = x.size(3) / 2, rows = static_cast<int64_t>(positions.size());
-  const Tensor turns = torch::empty({rows, 1, 1, pairs}, torch::kComplexDouble);
-  auto* turn = turns.mutable_data_ptr<c10::complex<double>>();
-  for (const int64_t position : positions) {
-    for (int64_t p = 0; p < pairs; ++p) {
-      const double angle = static_cast<double>(position) *
-                           std::pow(10000.0, -static_cast<double>(p) / static_cast<double>(pairs));
-      *turn++ = {std::cos(angle), std::sin(angle)};
+Turns::Turns(int64_t width, int64_t time, const Starts& start, at::ScalarType type) {
+  if (time == 1) {  // few and short operations, as all that a step does
+    const int64_t pairs = width / 2, rows = static_cast<int64_t>(start.positions().size());
+    const auto options = torch::TensorOptions().dtype(torch::kFloat64);
+    cos = torch::empty({rows, 1, pairs}, options);
+    sin = torch::empty({rows, 1, pairs}, options);
+    auto *c = cos.mutable_data_ptr<double>(), *s = sin.mutable_data_ptr<double>();
+    for (const int64_t position : start.positions()) {
+      for (int64_t p = 0; p < pairs; ++p) {
+        const double angle =
+            static_cast<double>(position) *
+            std::pow(10000.0, -static_cast<double>(p) / static_cast<double>(pairs));
+        *c++ = std::cos(angle);
+        *s++ = std::sin(angle);
+      }
     }
+    cos = cos.to(type);
+    sin = sin.to(type);
+    return;
   }
-  const Tensor numbers = torch::view_as_complex(x.unflatten(-1, {pairs, 2}));
-  return torch::view_as_real(numbers * turns.to(numbers.scalar_type())).flatten(-2);
+  const Tensor frequency = torch::pow(
+      10000.0, -torch::arange(0, width, 2, torch::kFloat64) / static_cast<double>(width));
+  const Tensor angle = start.of_tokens(time).to(torch::kFloat64).unsqueeze(2) * frequency;
+  cos = angle.cos().to(type);
+  sin = angle.sin().to(type);
 }
-
-}  // namespace
 
 Tensor apply_rope(const Tensor& x, const Starts& start) {
-  const int64_t width = x.size(3);
-  if (x.size(1) == 1 && x.scalar_type() != torch::kBFloat16) {
-    return rotate_token(x, start.positions());
-  }
-  const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(x.device());
-  const Tensor frequency =
-      torch::pow(10000.0, -torch::arange(0, width, 2, options) / static_cast<double>(width));
-  const Tensor position = start.of_tokens(x.size(1)).to(options);
-  const Tensor angle = position.unsqueeze(2) * frequency;
-  const Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(2);  // [1 or B,T,1,D/2]
-  const Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(2);
-  const Tensor pairs = x.unflatten(-1, {width / 2, 2});
-  const Tensor even = pairs.select(-1, 0), odd = pairs.select(-1, 1);
-  return torch::stack({even * cos - odd * sin, even * sin + odd * cos}, -1).flatten(-2);
+  return apply_rope(x, Turns(x.size(3), x.size(1), start, x.scalar_type()));
 }
 
-std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, const Starts& start) {
-  const Tensor all = split_heads(qkv(input), 3 * config.heads);
-  if (!config.rope) return all.chunk(3, 2);
-  const Tensor rotated = apply_rope(all.narrow(2, 0, 2 * config.heads), start);
-  return {rotated.narrow(2, 0, config.heads), rotated.narrow(2, config.heads, config.heads),
-          all.narrow(2, 2 * config.heads, config.heads)};
+Tensor apply_rope(const Tensor& x, const Turns& turns) {
+  return ops::rope(x, turns.cos, turns.sin);
+}
+
+std::vector<Tensor> project_qkv(Linear& qkv, const HeadsConfig& config, const Tensor& input,
+                                const Starts& start) {
+  const std::vector<int64_t> widths(3, config.width);
+  std::vector<Tensor> parts = linear_parts(input, {qkv->weight}, widths);
+  for (Tensor& part : parts) part = split_heads(part, config.heads);
+  if (config.rope) rotate(parts, {0, 1}, start);
+  return parts;
+}
+
+void rotate(std::vector<Tensor>& parts, std::initializer_list<size_t> which, const Starts& start) {
+  const Tensor& x = parts[*which.begin()];
+  const Turns turns(x.size(3), x.size(1), start, x.scalar_type());
+  for (const size_t i : which) parts[i] = apply_rope(parts[i], turns);
 }
 
 Tensor token_scores(const Tensor& q, const Tensor& k) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hopmix/config/config.h"
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/registry.h"
 
@@ -57,15 +58,6 @@ HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& d
 std::string read_pattern(config::Table& table, const std::string& fallback,
                          const BlockDefaults& defaults);
 
-/// A linear map; weights as PyTorch draws them, a bias of 0 if there is one.
-torch::nn::Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
-
-/// x W_i^T for each part W_i of the rows of `weight`, widths[i] of them: x [B,T,inputs] -> [B,T,
-/// widths[i]], each contiguous. Slices of one product would be copied by every kernel that reads
-/// them, and their gradients put together again.
-std::vector<Tensor> linear_parts(const Tensor& x, const Tensor& weight,
-                                 const std::vector<int64_t>& widths);
-
 /// Throws Error unless the sizes fit each other.
 void check_heads(const HeadsConfig& config);
 
@@ -97,15 +89,27 @@ Tensor split_heads(const Tensor& x, int64_t heads);
 
 /// The q, k and v of attention, each [B,T,H,D], from one map to 3 width; `input` [B,T,*] begins at
 /// position `start` and q and k are rotated if the config says so.
-std::vector<Tensor> project_qkv(torch::nn::Linear& qkv, const HeadsConfig& config,
-                                const Tensor& input, const Starts& start);
+std::vector<Tensor> project_qkv(Linear& qkv, const HeadsConfig& config, const Tensor& input,
+                                const Starts& start);
 
 /// Row b of each, [1,...].
 std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b);
 
-/// Rotates neighbouring pairs of the last dimension by position * 10000^(-2p/D) (RoFormer, arXiv
-/// 2104.09864, equation 34). x [B,T,H,D] with D even; its first token has position `start`.
+/// The angles of rotary positions: pair p of a head of `width` numbers is turned by position *
+/// 10000^(-2p/width) (RoFormer, arXiv 2104.09864, equation 34). The first of `time` tokens has
+/// position `start`.
+struct Turns {
+  Turns(int64_t width, int64_t time, const Starts& start, at::ScalarType type);
+
+  Tensor cos, sin;  // [1 or B,time,width / 2]
+};
+
+/// Turns neighbouring pairs of the last dimension: x [B,T,H,D] with D even.
+Tensor apply_rope(const Tensor& x, const Turns& turns);
 Tensor apply_rope(const Tensor& x, const Starts& start);
+
+/// apply_rope to some of the parts, which are equally wide.
+void rotate(std::vector<Tensor>& parts, std::initializer_list<size_t> which, const Starts& start);
 
 /// Scores of one token's past, q . k / sqrt(D): q [B,H,D], k [B,c,G,D] with H a multiple of G ->
 /// [B,H,c].

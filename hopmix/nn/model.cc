@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hopmix/nn/heads.h"
+#include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
 
@@ -37,7 +38,7 @@ Block::Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer) : mixer_(
 
 Tensor Block::feed_forward(const Tensor& x) {
   if (!mlp_norm_) return x;
-  return x + down_(torch::gelu(up_(mlp_norm_->forward(x))));
+  return x + nn::feed_forward(mlp_norm_->forward(x), up_, down_);
 }
 
 Tensor Block::forward(const Tensor& x, Context& context) {
@@ -68,7 +69,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   embedding_ =
       register_parameter("embedding", torch::randn({task.vocabulary, config.width}) * 0.16);
   for (const TokenField& field : task.fields) {
-    torch::nn::Linear map{nullptr};
+    Linear map{nullptr};
     Tensor table;
     if (field.of_tokens) {
       map = register_module(field.name, linear(config.width, config.width));
@@ -96,7 +97,7 @@ Tensor LanguageModel::embed(const Tensor& tokens, const Starts& starts) {
   Tensor x = torch::embedding(embedding_, fields > 0 ? tokens.select(2, 0) : tokens);
   for (int64_t f = 0; f < fields; ++f) {
     const Tensor numbers = tokens.select(2, f + 1);
-    torch::nn::Linear& map = field_maps_[static_cast<size_t>(f)];
+    Linear& map = field_maps_[static_cast<size_t>(f)];
     x = x + (map ? map(torch::embedding(embedding_, numbers))
                  : torch::embedding(field_tables_[static_cast<size_t>(f)], numbers));
   }
@@ -170,7 +171,8 @@ Tensor LanguageModel::readout(const Tensor& x, int64_t m) {
   const Tensor h = norm_->forward(x);
   if (config_.shared_head || config_.task.readouts == 1) return head_(h);
   const int64_t v = config_.task.vocabulary;
-  return torch::linear(h, head_->weight.narrow(0, m * v, v), head_->bias.narrow(0, m * v, v));
+  return ops::linear(as_product_type(h), as_product_type(head_->weight).narrow(0, m * v, v),
+                     as_product_type(head_->bias).narrow(0, m * v, v));
 }
 
 ModelState LanguageModel::initial_state(int64_t batch) const {

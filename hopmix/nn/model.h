@@ -9,6 +9,7 @@
 
 #include "hopmix/config/config.h"
 #include "hopmix/nn/heads.h"
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"
@@ -31,7 +32,7 @@ class Block : public torch::nn::Module {
 
   std::shared_ptr<Mixer> mixer_;
   std::shared_ptr<RmsNorm> mixer_norm_, mlp_norm_;
-  torch::nn::Linear up_{nullptr}, down_{nullptr};
+  Linear up_{nullptr}, down_{nullptr};
 };
 
 /// One more number that a token carries (tasks/task.h): a table of `size` vectors, or with
@@ -117,11 +118,11 @@ class LanguageModel : public torch::nn::Module {
 
   ModelConfig config_;
   Tensor embedding_, positions_;
-  std::vector<Tensor> field_tables_;           // of each field, unless it is
-  std::vector<torch::nn::Linear> field_maps_;  // of the tokens' alphabet
+  std::vector<Tensor> field_tables_;  // of each field, unless it is
+  std::vector<Linear> field_maps_;    // of the tokens' alphabet
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<RmsNorm> norm_;
-  torch::nn::Linear head_{nullptr};
+  Linear head_{nullptr};
 };
 
 /// Builds the model of a `[model]` table: width, heads, positions, token_shift, mlp, max_length

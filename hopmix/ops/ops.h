@@ -206,6 +206,26 @@ Tensor log_linear_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& level_scales, std::optional<double> scale = {},
                              const std::optional<Tensor>& cu_seqlens = {});
 
+/// y = x weight^T + bias, as of a layer. x [...,K] with 1 to 4 dimensions, weight [N,K], bias [N]
+/// ->
+/// [...,N]. The bits do not depend on the number of threads.
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias = {});
+
+/// The same without a bias for the rows of several weights [N_i,K], one after another, in parts of
+/// `widths` rows that each lie in one weight -> [...,width] each, contiguous. No weights are put
+/// together, and no part is a slice that a kernel would copy.
+std::vector<Tensor> linear_parts(const Tensor& x, at::TensorList weights, at::IntArrayRef widths);
+
+/// gelu(x up^T + up_bias) down^T + down_bias with the exact GELU. x [...,K], up [M,K], up_bias [M],
+/// down [N,M], down_bias [N] -> [...,N]. Of what is between, M numbers a row are kept for the
+/// backward, and nothing without one.
+Tensor mlp(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
+           const Tensor& down_bias);
+
+/// Neighbouring pairs of the last dimension rotated by an angle of the position (RoFormer, arXiv
+/// 2104.09864, equation 34). x [B,T,H,D] with D even; cos and sin [1 or B,T,D/2] -> [B,T,H,D].
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin);
+
 /// y = x / sqrt(mean of x^2 over the last dimension + eps) * weight. x [B,T,E], weight [E] ->
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

@@ -76,9 +76,9 @@ struct Problem {
       grads.push_back(unwritten<T>(in->size()));
     }
     mlp_forward(inputs(), h.data(), y.data());
-    mlp_backward(inputs(), h.data(), grad_y.data(),
-                 {grads[0].data(), grads[1].data(), grads[2].data(), grads[3].data(),
-                  grads[4].data()});
+    mlp_backward(
+        inputs(), h.data(), grad_y.data(),
+        {grads[0].data(), grads[1].data(), grads[2].data(), grads[3].data(), grads[4].data()});
   }
 
   std::vector<double> results() const {
@@ -92,9 +92,8 @@ struct Problem {
 
   // The backward begins with the hidden numbers as they were stored.
   void compare_with_definition() const {
-    const auto in_x = widened(x), in_u = widened(up), in_a = widened(up_bias),
-               in_d = widened(down), in_b = widened(down_bias), in_g = widened(grad_y),
-               kept = widened(h);
+    const auto in_x = widened(x), in_u = widened(up), in_a = widened(up_bias), in_d = widened(down),
+               in_b = widened(down_bias), in_g = widened(grad_y), kept = widened(h);
     std::vector<double> e_h(h.size()), e_y(y.size());
     std::vector<std::vector<double>> e(5);
     for (size_t i = 0; i < 5; ++i) e[i].resize(grads[i].size());
@@ -132,9 +131,12 @@ class MlpTest : public ::testing::Test {};
 TYPED_TEST_SUITE(MlpTest, StorageTypes);
 
 TYPED_TEST(MlpTest, MatchesTheDefinition) {
-  for (const auto& [rows, width, hidden, outputs] :
-       {std::array<int64_t, 4>{0, 3, 5, 3}, {1, 64, 128, 64}, {2, 20, 41, 3}, {63, 3, 20, 100},
-        {97, 64, 100, 20}, {513, 20, 40, 20}}) {
+  for (const auto& [rows, width, hidden, outputs] : {std::array<int64_t, 4>{0, 3, 5, 3},
+                                                     {1, 64, 128, 64},
+                                                     {2, 20, 41, 3},
+                                                     {63, 3, 20, 100},
+                                                     {97, 64, 100, 20},
+                                                     {513, 20, 40, 20}}) {
     SCOPED_TRACE(::testing::PrintToString(std::vector{rows, width, hidden, outputs}));
     Problem<TypeParam> problem(rows, width, hidden, outputs);
     problem.run();

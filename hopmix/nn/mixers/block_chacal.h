@@ -22,7 +22,7 @@ class BlockChacal : public Mixer {
 
  private:
   BlockChacalConfig config_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
 };
 
 MixerEntry block_chacal_entry();

@@ -34,7 +34,7 @@ class Chacal : public Mixer {
 
   ChacalConfig config_;
   Past past_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
 };
 
 /// One token's row of W and of mix = A W: `weights` [B,H,c+1] over the past and itself, `past`

@@ -29,7 +29,7 @@ Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pa
 Chimera::Projections Chimera::project(const Tensor& input) {
   const int64_t width = config_.width, state = config_.state, heads = config_.heads;
   const std::vector<Tensor> parts =
-      linear_parts(input, in_->weight, {width, width, state, state, heads, heads});
+      linear_parts(input, {in_->weight}, {width, width, state, state, heads, heads});
   Projections p;
   p.z = parts[0];
   p.x = split_heads(parts[1], heads);

@@ -58,7 +58,7 @@ class Chimera : public Mixer {
 
   ChimeraConfig config_;
   Past past_;
-  torch::nn::Linear in_{nullptr}, out_{nullptr};
+  Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;
   Tensor bias_, edges_, d_;  // [2,H], [bits,H], [H]
   int64_t length_ = -1;      // of the text that these are for

@@ -62,7 +62,7 @@ class DeltaNet : public Mixer {
   Tensor read_out(const Tensor& o, const Tensor& x);
 
   DeltaNetConfig config_;
-  torch::nn::Linear qkv_{nullptr}, beta_{nullptr}, decay_{nullptr}, gate_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, beta_{nullptr}, decay_{nullptr}, gate_{nullptr}, out_{nullptr};
   Tensor log_a_, dt_bias_;  // [H]
   std::shared_ptr<ShortConvolution> conv_;
   std::shared_ptr<GatedHeadNorm> norm_;

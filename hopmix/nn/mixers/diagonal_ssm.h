@@ -37,7 +37,7 @@ class DiagonalSsm : public Mixer {
   HeadsConfig shift() const { return {config_.width, 1, config_.token_shift}; }
 
   DiagonalSsmConfig config_;
-  torch::nn::Linear value_{nullptr}, out_{nullptr};
+  Linear value_{nullptr}, out_{nullptr};
   Tensor log_dt_, d_;  // [E]
   Tensor c_;           // [E,S]
 };

@@ -35,12 +35,12 @@ FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config
 }
 
 std::vector<Tensor> FullAttention::project(const Tensor& input, const Starts& start) {
+  const int64_t width = config_.key_width;
   std::vector<Tensor> parts =
-      split_heads(qkv_(input), config_.heads + 2 * config_.kv_heads)
-          .split_with_sizes({config_.heads, config_.kv_heads, config_.kv_heads}, 2);
-  if (config_.rope) {
-    for (const int i : {0, 1}) parts[i] = apply_rope(parts[i], start);
-  }
+      linear_parts(input, {qkv_->weight},
+                   {config_.heads * width, config_.kv_heads * width, config_.kv_heads * width});
+  for (Tensor& part : parts) part = part.unflatten(-1, {-1, width});
+  if (config_.rope) rotate(parts, {0, 1}, start);
   return parts;
 }
 

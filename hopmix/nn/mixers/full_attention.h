@@ -43,7 +43,7 @@ class FullAttention : public Mixer {
 
   FullAttentionConfig config_;
   Past past_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
 };
 
 /// Keys `heads`, `kv_heads`, `head_width`, and `mem`, the name to publish under.

@@ -30,7 +30,7 @@ class GatedLinearRecurrence : public Mixer {
   std::pair<Tensor, Tensor> project(const Tensor& input);
 
   GatedLinearRecurrenceConfig config_;
-  torch::nn::Linear value_{nullptr}, gates_{nullptr}, out_{nullptr};
+  Linear value_{nullptr}, gates_{nullptr}, out_{nullptr};
 };
 
 /// Reads the keys of GatedLinearRecurrenceConfig.

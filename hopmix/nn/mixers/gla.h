@@ -42,8 +42,8 @@ class Gla : public Mixer {
   MatrixState matrix() const;
 
   GlaConfig config_;
-  torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
-  torch::nn::Linear out_{nullptr};
+  Linear qkv_{nullptr}, gate_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
+  Linear out_{nullptr};
   std::shared_ptr<ShortConvolution> convolution_;  // if there is one
   std::shared_ptr<GatedHeadNorm> norm_;
 };

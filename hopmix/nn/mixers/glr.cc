@@ -39,19 +39,16 @@ Glr::Projections Glr::project(const Tensor& input, const Starts& start) {
   Projections p;
   std::vector<int64_t> widths(independent() ? 5 : 3, config_.width);
   widths.push_back(gates_->weight.size(0));
-  std::vector<Tensor> parts;
-  Tensor logits;
-  if (input.size(1) == 1) {  // decoding: no weights are copied to be together
-    parts = qkv_(input).split(config_.width, -1);
-    logits = gates_(input);
-  } else {
-    parts = linear_parts(input, torch::cat({qkv_->weight, gates_->weight}), widths);
-    logits = parts.back() + gates_->bias.to(parts.back().scalar_type());
-    parts.pop_back();
-  }
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = split_heads(parts[i], config_.heads);
-    if (config_.rope && i != 2) parts[i] = apply_rope(parts[i], start);
+  std::vector<Tensor> parts = linear_parts(input, {qkv_->weight, gates_->weight}, widths);
+  const Tensor logits = parts.back() + gates_->bias.to(parts.back().scalar_type());
+  parts.pop_back();
+  for (Tensor& part : parts) part = split_heads(part, config_.heads);
+  if (config_.rope) {
+    if (independent()) {
+      rotate(parts, {0, 1, 3, 4}, start);
+    } else {
+      rotate(parts, {0, 1}, start);
+    }
   }
   p.q = parts[0];
   p.k = parts[1];

@@ -69,7 +69,7 @@ class Glr : public Mixer {
   GlrConfig config_;
   PatternRows rows_;
   Past past_;
-  torch::nn::Linear qkv_{nullptr}, gates_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, gates_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;  // if normalized
 };
 

@@ -33,7 +33,7 @@ class Griffin : public Mixer {
   std::pair<Tensor, Tensor> gates(const Tensor& u);
 
   GriffinConfig config_;
-  torch::nn::Linear gate_{nullptr}, value_{nullptr}, out_{nullptr};
+  Linear gate_{nullptr}, value_{nullptr}, out_{nullptr};
   std::shared_ptr<ShortConvolution> conv_;
   Tensor gates_;       // [2,heads,R/heads,R/heads]: of r, of i
   Tensor gates_bias_;  // [2 R]

@@ -43,7 +43,7 @@ Tensor LinearAttention::features(const Tensor& x) const {
 Tensor LinearAttention::mix(const Tensor& input, Tensor* state,
                             const std::optional<Tensor>& cu_seqlens) {
   std::vector<Tensor> parts =
-      linear_parts(input, qkv_->weight, std::vector<int64_t>(3, config_.width));
+      linear_parts(input, {qkv_->weight}, std::vector<int64_t>(3, config_.width));
   for (Tensor& part : parts) part = split_heads(part, config_.heads);
   Tensor v = parts[2];
   // A channel of ones sums up the weights themselves.

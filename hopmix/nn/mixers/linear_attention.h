@@ -34,7 +34,7 @@ class LinearAttention : public Mixer {
   MatrixState matrix() const;
 
   LinearAttentionConfig config_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;  // unless `normalizer`
 };
 

@@ -29,14 +29,14 @@ Mamba::Mamba(const MambaConfig& config) : config_(config) {
 std::tuple<Tensor, Tensor> Mamba::scan(const Tensor& u, const std::optional<Tensor>& state,
                                        const std::optional<Tensor>& cu_seqlens) {
   const std::vector<Tensor> maps =
-      linear_parts(u, inputs_->weight, {config_.step_rank(), config_.state, config_.state});
+      linear_parts(u, {inputs_->weight}, {config_.step_rank(), config_.state, config_.state});
   const Tensor delta = torch::softplus(step_(maps[0])).to(u.scalar_type());
   const Tensor a = -as_state(log_a_).exp().view({config_.inner(), config_.state});
   return ops::selective_scan(u, delta, a, maps[1], maps[2], as_state(d_), state, cu_seqlens);
 }
 
 Tensor Mamba::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> uz = linear_parts(x, in_->weight, {config_.inner(), config_.inner()});
+  const std::vector<Tensor> uz = linear_parts(x, {in_->weight}, {config_.inner(), config_.inner()});
   const auto& cu_seqlens = context.packing.cu_seqlens();
   const Tensor y = std::get<0>(scan(conv_->forward(uz[0], cu_seqlens), {}, cu_seqlens));
   return out_(context.wanted(y) * torch::silu(context.wanted(uz[1])));
@@ -55,7 +55,7 @@ Tensor Mamba::step(const Tensor& x, State& state, Context& context) {
 }
 
 Tensor Mamba::prefill(const Tensor& x, State& state, Context&) {
-  const std::vector<Tensor> uz = linear_parts(x, in_->weight, {config_.inner(), config_.inner()});
+  const std::vector<Tensor> uz = linear_parts(x, {in_->weight}, {config_.inner(), config_.inner()});
   Tensor y, &h = state.tensors["h"];
   std::tie(y, h) = scan(conv_->prefill(uz[0], state), h);
   state.position += x.size(1);

@@ -36,7 +36,7 @@ class Mamba : public Mixer {
                                   const std::optional<Tensor>& cu_seqlens = {});
 
   MambaConfig config_;
-  torch::nn::Linear in_{nullptr}, inputs_{nullptr}, step_{nullptr}, out_{nullptr};
+  Linear in_{nullptr}, inputs_{nullptr}, step_{nullptr}, out_{nullptr};
   std::shared_ptr<ShortConvolution> conv_;
   Tensor log_a_;  // [E * S]: a vector, so that weight decay leaves it alone
   Tensor d_;      // [E]

@@ -63,7 +63,7 @@ Tensor Mamba2::mix(const Tensor& u, const Tensor& z, const Tensor& xbc, const Te
 }
 
 Tensor Mamba2::forward(const Tensor& x, Context& context) {
-  const std::vector<Tensor> parts = linear_parts(x, in_->weight, widths());
+  const std::vector<Tensor> parts = linear_parts(x, {in_->weight}, widths());
   const auto& cu_seqlens = context.packing.cu_seqlens();
   const Tensor xbc = convolution_->forward(parts[1], cu_seqlens);
   return out_(context.wanted(mix(x, parts[0], xbc, parts[2], nullptr, cu_seqlens)));

@@ -54,7 +54,7 @@ class Mamba2 : public Mixer {
   std::vector<int64_t> widths() const;
 
   Mamba2Config config_;
-  torch::nn::Linear in_{nullptr}, out_{nullptr};
+  Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<ShortConvolution> convolution_;
   std::shared_ptr<RmsNorm> norm_;
   Tensor dt_bias_, log_a_, d_;  // [heads]

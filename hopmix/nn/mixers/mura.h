@@ -43,7 +43,7 @@ class Mura : public Mixer {
 
   MuraConfig config_;
   Past past_;  // of its own keys and values
-  torch::nn::Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
+  Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
 };
 
 /// Keys `mem`, `widths`, `set` (cumulative or exact), `include_self`, `kv` (shared or own),

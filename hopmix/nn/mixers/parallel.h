@@ -43,7 +43,7 @@ class Parallel : public Mixer {
 
   std::vector<std::shared_ptr<Mixer>> branches_;
   std::vector<std::shared_ptr<RmsNorm>> norms_;  // of the mean
-  torch::nn::Linear gates_{nullptr};
+  Linear gates_{nullptr};
 };
 
 /// Key `branches`: a list of tables, each a mixer with its keys; a Mamba and local attention if

@@ -48,7 +48,7 @@ class RetrievedRecurrence : public Mixer {
 
   RetrievedRecurrenceConfig config_;
   Past past_;
-  torch::nn::Linear gates_{nullptr}, out_{nullptr};
+  Linear gates_{nullptr}, out_{nullptr};
 };
 
 /// Keys `mem`, `kappa`, `form`, `hops`, `readout`, and `heads` of the scalar form.

@@ -34,7 +34,7 @@ class SparseAttention : public Mixer {
   SparseAttentionConfig config_;
   PatternRows rows_;
   Past past_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
 };
 
 MixerEntry sparse_attention_entry();

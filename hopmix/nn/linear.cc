@@ -1,0 +1,39 @@
+#include "hopmix/nn/linear.h"
+
+#include <ATen/autocast_mode.h>
+
+#include "hopmix/ops/ops.h"
+
+namespace hopmix::nn {
+
+Tensor as_product_type(const Tensor& x) {
+  if (!at::autocast::is_autocast_enabled(at::kCPU)) return x;
+  // Weights are cast once, and not again for each pass.
+  return at::autocast::cached_cast(at::autocast::get_autocast_dtype(at::kCPU), x, c10::kCPU);
+}
+
+Tensor LinearImpl::forward(const Tensor& x) {
+  const std::optional<Tensor> b =
+      bias.defined() ? std::optional(as_product_type(bias)) : std::nullopt;
+  return ops::linear(as_product_type(x), as_product_type(weight), b);
+}
+
+Linear linear(int64_t inputs, int64_t outputs, bool bias) {
+  Linear map(torch::nn::LinearOptions(inputs, outputs).bias(bias));
+  if (bias) torch::nn::init::zeros_(map->bias);
+  return map;
+}
+
+std::vector<Tensor> linear_parts(const Tensor& x, const std::vector<Tensor>& weights,
+                                 const std::vector<int64_t>& widths) {
+  std::vector<Tensor> cast;
+  for (const Tensor& weight : weights) cast.push_back(as_product_type(weight));
+  return ops::linear_parts(as_product_type(x), cast, widths);
+}
+
+Tensor feed_forward(const Tensor& x, const Linear& up, const Linear& down) {
+  return ops::mlp(as_product_type(x), as_product_type(up->weight), as_product_type(up->bias),
+                  as_product_type(down->weight), as_product_type(down->bias));
+}
+
+}  // namespace hopmix::nn
