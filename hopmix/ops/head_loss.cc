@@ -7,8 +7,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include "hopmix/ops/block_types.h"
@@ -132,9 +134,11 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_loss, at::TensorList kept, c
   return out;
 }
 
-// A factor of 1, as the last loss of all has, needs no pass over the gradients.
+// A factor of 1, as the last loss of all has, needs no pass over the gradients. They are given
+// away, so it must be for the last time.
 bool is_one(const Tensor& grad_loss) {
-  return !torch::GradMode::is_enabled() && grad_loss.is_cpu() &&
+  return !c10::GradMode::is_enabled() && grad_loss.is_cpu() &&
+         !torch::autograd::get_current_graph_task_keep_graph() &&
          !at::isTensorSubclassLike(grad_loss) && grad_loss.item<double>() == 1;
 }
 
@@ -177,7 +181,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
 Outputs forward_autograd(const Tensor& x, const Tensor& weight, Maybe bias, const Tensor& targets,
                          Maybe row_weights) {
   const auto wants = [](Maybe t) { return t && t->requires_grad(); };
-  if (torch::GradMode::is_enabled()) {
+  if (c10::GradMode::is_enabled()) {
     TORCH_CHECK_VALUE(!wants(row_weights),
                       "head_loss: row_weights requires a gradient, but has none");
     if (wants(x) || wants(weight) || wants(bias)) {
