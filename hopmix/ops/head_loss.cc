@@ -19,9 +19,6 @@
 #include "hopmix/ops/optional_tensors.h"
 
 namespace hopmix::ops {
-std::tuple<Tensor, Tensor, Tensor> head_loss(
-    const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, const Tensor& targets,
-    const std::optional<Tensor>& row_weights = {});  // TEMPORARY
 namespace {
 
 using Needs = std::array<bool, 3>;
