@@ -190,8 +190,9 @@ Scored LanguageModel::loss_at(const Tensor& tokens, const Tensor& rows, const Te
     return score_rows(x, head_of_readout(0), targets, row_weights);
   }
   const double share = 1 / static_cast<double>(std::max<int64_t>(rows.numel(), 1));
-  return readouts_at(run_blocks(tokens, cu_seqlens), rows, targets,
-                     row_weights ? *row_weights : torch::full({rows.numel()}, share));
+  return readouts_at(
+      run_blocks(tokens, cu_seqlens), rows, targets,
+      row_weights ? *row_weights : torch::full({rows.numel()}, share, torch::kFloat64));
 }
 
 // Readout by readout, or with one head for all of them together.
