@@ -10,6 +10,7 @@
 #include "hopmix/base/status_line.h"
 #include "hopmix/base/text_table.h"
 #include "hopmix/bench/bandwidth.h"
+#include "hopmix/bench/gemm.h"
 #include "hopmix/bench/machine.h"
 #include "hopmix/bench/plot.h"
 #include "hopmix/bench/report.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr int kInterrupted = 130;
 constexpr const char* kTraining = "train";  // steps of a model, not an operator
+constexpr const char* kProducts = "gemm";
 
 struct Options {
   std::vector<std::string> names;
@@ -41,6 +43,7 @@ void print_list() {
     rows.push_back({one.name, one.computes, one.by_default ? "" : "if named"});
   }
   rows.push_back({kTraining, "steps of the models of table 1, and where their time goes", "alone"});
+  rows.push_back({kProducts, "matrix products by each engine, beside torch.mm", "alone"});
   rows.push_back({kDecoding, "one more token, and its state, by the length of the text", "alone"});
   std::printf("%s", text_table({"benchmark", "", ""}, rows, {true, true, true}).c_str());
 }
@@ -178,15 +181,19 @@ std::vector<bench::TrainingCase> table1_cells() {
   return chosen;
 }
 
-void run_training(const Options& options) {
-  nlohmann::ordered_json json = {{"suite", "train"},
+// measure(settings, hooks) gives results, table(results) the text that is printed; --json writes
+// them under `key`.
+template <typename Measure, typename Table>
+void run_alone(const Options& options, const char* suite, const char* key, const Measure& measure,
+               const Table& table) {
+  nlohmann::ordered_json json = {{"suite", suite},
                                  {"machine", bench::describe_machine()},
                                  {"settings", {{"threads", options.threads}}},
-                                 {"training", nlohmann::ordered_json::array()}};
+                                 {key, nlohmann::ordered_json::array()}};
   bench::Settings settings;
   settings.threads = options.threads;
   settings.repetitions = options.repetitions;
-  std::vector<bench::TrainingResult> results;
+  decltype(measure(settings, bench::Hooks())) results;
   bool interrupted = false;
   {
     const train::InterruptGuard interrupt;
@@ -194,20 +201,30 @@ void run_training(const Options& options) {
     const auto report = [&](const std::string& what) {
       status.show(format_duration(status.seconds()) + "  " + what);
     };
-    results = bench::measure_training(
-        table1_cells(), settings,
-        {.stop = [&] { return interrupt.interrupted(); }, .report = report});
+    results = measure(
+        settings, bench::Hooks{.stop = [&] { return interrupt.interrupted(); }, .report = report});
     interrupted = interrupt.interrupted();
   }
-  std::printf("%s", bench::training_tables(results).c_str());
-  for (const bench::TrainingResult& result : results) {
-    json["training"].push_back(bench::to_json(result));
-  }
+  std::printf("%s", table(results).c_str());
+  for (const auto& result : results) json[key].push_back(bench::to_json(result));
   if (interrupted) {
     std::fprintf(stderr, "stopped\n");
     throw CLI::RuntimeError(kInterrupted);
   }
   if (!options.json.empty()) write_file(options.json, json.dump(1) + "\n");
+}
+
+void run_training(const Options& options) {
+  run_alone(
+      options, kTraining, "training",
+      [](const bench::Settings& settings, const bench::Hooks& hooks) {
+        return bench::measure_training(table1_cells(), settings, hooks);
+      },
+      bench::training_tables);
+}
+
+void run_products(const Options& options) {
+  run_alone(options, kProducts, "products", bench::measure_gemm, bench::gemm_table);
 }
 
 // A place that cannot be written, or a picture that cannot be drawn, is better known before minutes
@@ -290,6 +307,9 @@ void run_bench(const CLI::App& command, const Options& options) {
   if (is_alone(command, options, kTraining, {"--threads", "--repetitions", "--json"})) {
     return run_training(options);
   }
+  if (is_alone(command, options, kProducts, {"--repetitions", "--json"})) {
+    return run_products(options);
+  }
   if (is_alone(
           command, options, kDecoding,
           {"--threads", "--repetitions", "--json", "--plot", "--length", "--heads", "--width"})) {
@@ -354,6 +374,7 @@ void add_bench(CLI::App& app) {
       "  hopmix bench 'glr_attention k^2+1' --length 1024 --repetitions 20\n"
       "  hopmix bench --crossover --plot crossover.svg\n"
       "  hopmix bench train\n"
+      "  hopmix bench gemm\n"
       "  hopmix bench decode --json decode.json --plot decode.svg\n"
       "  hopmix bench decode --heads 4 --width 64 --length 1024,65536\n"
       "  hopmix bench long --json long.json --plot long.svg\n"

@@ -4,24 +4,37 @@
 #include <torch/version.h>
 
 #include "hopmix/cli/commands.h"
+#include "hopmix/ops/engines.h"
 
 namespace hopmix::cli {
 namespace {
 
+// "highway (also onednn, mkl; HOPMIX_GEMM names another)"
+std::string describe_products() {
+  const std::string used = ops::chosen_gemm_engine();
+  std::string others;
+  for (const kernels::GemmEngine& engine : ops::gemm_engines()) {
+    if (engine.name != used) others += (others.empty() ? "also " : ", ") + std::string(engine.name);
+  }
+  return used + (others.empty() ? "" : " (" + others + "; HOPMIX_GEMM names another)");
+}
+
 void info() {
+  const std::string products = describe_products();  // or an error, before anything is printed
   std::printf("hopmix   %s\n", HOPMIX_VERSION);
   std::printf("torch    %s\n", TORCH_VERSION);
   std::printf("compiler %s\n", __VERSION__);
   std::printf("CPU      %s\n", at::get_cpu_capability().c_str());
   std::printf("threads  %d\n", at::get_num_threads());
+  std::printf("products %s\n", products.c_str());
   std::printf("CUDA     %s\n", at::hasCUDA() ? "yes" : "no");
 }
 
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("info", "Versions, CPU features in use, threads, whether CUDA");
+  CLI::App* command = app.add_subcommand(
+      "info", "Versions, CPU features and products in use, threads, whether CUDA");
   command->footer("Example:\n  hopmix info");
   command->callback(info);
 }

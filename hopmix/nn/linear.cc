@@ -12,11 +12,13 @@ Tensor as_product_type(const Tensor& x) {
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(at::kCPU), x, c10::kCPU);
 }
 
-Tensor LinearImpl::forward(const Tensor& x) {
+Tensor apply_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const std::optional<Tensor> b =
       bias.defined() ? std::optional(as_product_type(bias)) : std::nullopt;
   return ops::linear(as_product_type(x), as_product_type(weight), b);
 }
+
+Tensor LinearImpl::forward(const Tensor& x) { return apply_linear(x, weight, bias); }
 
 Linear linear(int64_t inputs, int64_t outputs, bool bias) {
   Linear map(torch::nn::LinearOptions(inputs, outputs).bias(bias));

@@ -21,6 +21,9 @@ TORCH_MODULE(Linear);
 /// A linear map; weights as PyTorch draws them, a bias of 0 if there is one.
 Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
 
+/// y = x W^T + b with a weight and a bias (or none, undefined) of any module.
+Tensor apply_linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+
 /// x W^T for the rows of all weights, one after another, in parts of `widths` rows that each lie in
 /// one weight: x [B,T,inputs] -> [B,T,widths[i]] each, contiguous. Slices of one product would be
 /// copied by every kernel that reads them, and their gradients put together again.

@@ -131,13 +131,29 @@ Context context_of(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens
 
 }  // namespace
 
-Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
+std::vector<Tensor> LanguageModel::run_blocks(const Tensor& tokens,
+                                              const std::optional<Tensor>& cu_seqlens) {
   Context context = context_of(tokens, cu_seqlens);
   std::vector<Tensor> after = {embed(tokens, context.packing)};
   for (const std::shared_ptr<Block>& block : blocks_) {
     after.push_back(block->forward(after.back(), context));
   }
-  return head(after);
+  return after;
+}
+
+Tensor LanguageModel::run_blocks_at(const Tensor& tokens, const Tensor& rows,
+                                    const std::optional<Tensor>& cu_seqlens) {
+  Context context = context_of(tokens, cu_seqlens);
+  Tensor x = embed(tokens, context.packing);
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    if (block == blocks_.back()) context.rows = rows;
+    x = block->forward(x, context);
+  }
+  return x;
+}
+
+Tensor LanguageModel::forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens) {
+  return head(run_blocks(tokens, cu_seqlens));
 }
 
 Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
@@ -145,34 +161,91 @@ Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
   if (config_.task.readouts > 1) {
     return forward(tokens, cu_seqlens).flatten(0, 2).index_select(0, rows);
   }
-  Context context = context_of(tokens, cu_seqlens);
-  Tensor x = embed(tokens, context.packing);
-  for (const std::shared_ptr<Block>& block : blocks_) {
-    if (block == blocks_.back()) context.rows = rows;
-    x = block->forward(x, context);
+  return head({run_blocks_at(tokens, rows, cu_seqlens)});
+}
+
+namespace {
+
+// Under autocast as a linear map would be.
+Scored score_rows(const Tensor& x, const std::pair<Tensor, Tensor>& head, const Tensor& targets,
+                  const std::optional<Tensor>& row_weights) {
+  const Tensor rows = as_product_type(x);
+  std::optional<Tensor> weights = row_weights;
+  if (weights) {
+    weights = weights->to(rows.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
   }
-  return head({x});
+  const auto [loss, losses, guesses] = ops::head_loss(
+      rows, as_product_type(head.first), as_product_type(head.second), targets, weights);
+  return {loss, losses, guesses};
+}
+
+}  // namespace
+
+Scored LanguageModel::loss_at(const Tensor& tokens, const Tensor& rows, const Tensor& targets,
+                              const std::optional<Tensor>& row_weights,
+                              const std::optional<Tensor>& cu_seqlens) {
+  if (config_.task.readouts == 1) {
+    const Tensor x = norm_->forward(run_blocks_at(tokens, rows, cu_seqlens));
+    return score_rows(x, head_of_readout(0), targets, row_weights);
+  }
+  const double share = 1 / static_cast<double>(std::max<int64_t>(rows.numel(), 1));
+  return readouts_at(
+      run_blocks(tokens, cu_seqlens), rows, targets,
+      row_weights ? *row_weights : torch::full({rows.numel()}, share, torch::kFloat64));
+}
+
+// Readout by readout, or with one head for all of them together.
+Scored LanguageModel::readouts_at(const std::vector<Tensor>& after, const Tensor& rows,
+                                  const Tensor& targets, const Tensor& row_weights) {
+  const int64_t readouts = config_.task.readouts;
+  const Tensor readout = rows.remainder(readouts);
+  const Tensor place = rows.div(readouts, /*rounding_mode=*/"floor");
+  std::vector<Tensor> order, x;  // the rows of each readout, and what its logits are made of
+  for (int64_t m = 0; m < readouts; ++m) {
+    order.push_back((readout == m).nonzero().squeeze(1));
+    const Tensor all = input_of_readout(after, m).flatten(0, 1);
+    x.push_back(norm_->forward(all.index_select(0, place.index_select(0, order.back()))));
+  }
+  if (config_.shared_head) {
+    order = {torch::cat(order)};
+    x = {torch::cat(x)};
+  }
+  Tensor loss;
+  std::vector<Tensor> losses, guesses;
+  for (size_t m = 0; m < x.size(); ++m) {
+    const Scored part =
+        score_rows(x[m], head_of_readout(static_cast<int64_t>(m)),
+                   targets.index_select(0, order[m]), row_weights.index_select(0, order[m]));
+    loss = loss.defined() ? loss + part.loss : part.loss;
+    losses.push_back(part.losses);
+    guesses.push_back(part.guesses);
+  }
+  const Tensor all = torch::cat(order).argsort();
+  return {loss, torch::cat(losses).index_select(0, all), torch::cat(guesses).index_select(0, all)};
 }
 
 Tensor LanguageModel::head(const std::vector<Tensor>& after) {
-  const bool hops = blocks_.back()->mixer().one_vector_a_hop();
   const int64_t readouts = config_.task.readouts;
   std::vector<Tensor> logits;
   for (int64_t m = 0; m < readouts; ++m) {
-    const Tensor& x = config_.read_after.empty()
-                          ? after.back()
-                          : after[static_cast<size_t>(config_.read_after[static_cast<size_t>(m)])];
-    logits.push_back(readout(hops ? x.select(-2, m) : x, m));
+    const Tensor x = norm_->forward(input_of_readout(after, m));
+    const auto [weight, bias] = head_of_readout(m);
+    logits.push_back(apply_linear(x, weight, bias));
   }
   return readouts == 1 ? logits[0] : torch::stack(logits, -2);
 }
 
-Tensor LanguageModel::readout(const Tensor& x, int64_t m) {
-  const Tensor h = norm_->forward(x);
-  if (config_.shared_head || config_.task.readouts == 1) return head_(h);
+Tensor LanguageModel::input_of_readout(const std::vector<Tensor>& after, int64_t m) const {
+  const size_t block = config_.read_after.empty()
+                           ? after.size() - 1
+                           : static_cast<size_t>(config_.read_after[static_cast<size_t>(m)]);
+  return blocks_.back()->mixer().one_vector_a_hop() ? after[block].select(-2, m) : after[block];
+}
+
+std::pair<Tensor, Tensor> LanguageModel::head_of_readout(int64_t m) const {
+  if (config_.shared_head || config_.task.readouts == 1) return {head_->weight, head_->bias};
   const int64_t v = config_.task.vocabulary;
-  return ops::linear(as_product_type(h), as_product_type(head_->weight).narrow(0, m * v, v),
-                     as_product_type(head_->bias).narrow(0, m * v, v));
+  return {head_->weight.narrow(0, m * v, v), head_->bias.narrow(0, m * v, v)};
 }
 
 ModelState LanguageModel::initial_state(int64_t batch) const {

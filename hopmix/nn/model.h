@@ -69,6 +69,14 @@ struct ModelState {
   int64_t position() const { return blocks.empty() ? 0 : blocks.front().position; }
 };
 
+/// What a model says at some places, against what is right there: the loss that training lowers,
+/// and of each place its cross entropy (in nats) and the best guess.
+struct Scored {
+  Tensor loss;     // [], float32 (or float64 as the model)
+  Tensor losses;   // [n], the same; without a gradient
+  Tensor guesses;  // [n], int64
+};
+
 class LanguageModel : public torch::nn::Module {
  public:
   /// Weights come from PyTorch's default generator (torch::manual_seed).
@@ -85,6 +93,12 @@ class LanguageModel : public torch::nn::Module {
   /// is computed at these alone.
   Tensor forward_at(const Tensor& tokens, const Tensor& rows,
                     const std::optional<Tensor>& cu_seqlens = {});
+
+  /// forward_at against `targets` (int64 [n]), without the logits: ops::head_loss. The loss is the
+  /// sum of row_weights [n] times the losses, or their mean.
+  Scored loss_at(const Tensor& tokens, const Tensor& rows, const Tensor& targets,
+                 const std::optional<Tensor>& row_weights = {},
+                 const std::optional<Tensor>& cu_seqlens = {});
 
   ModelState initial_state(int64_t batch) const;
   /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].
@@ -112,9 +126,18 @@ class LanguageModel : public torch::nn::Module {
   // tokens [B,T,...] -> [B,T,width], the first of each row at one of the `starts`, or all at one.
   Tensor embed(const Tensor& tokens, const Starts& starts);
   void check_position(int64_t position) const;  // of a token
+  // What the embedding and each block give, [B,T,width]; the last one may have vectors for hops.
+  std::vector<Tensor> run_blocks(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens);
+  // What the last block gives at rows, [n,width], of a model with one readout.
+  Tensor run_blocks_at(const Tensor& tokens, const Tensor& rows,
+                       const std::optional<Tensor>& cu_seqlens);
   // What each block gives, [...,width] -> logits.
   Tensor head(const std::vector<Tensor>& after);
-  Tensor readout(const Tensor& x, int64_t m);  // [...,width] -> [...,vocabulary]
+  // Of what blocks give, what readout m is made of, and the part of the head that it has.
+  Tensor input_of_readout(const std::vector<Tensor>& after, int64_t m) const;
+  std::pair<Tensor, Tensor> head_of_readout(int64_t m) const;  // weight and bias
+  Scored readouts_at(const std::vector<Tensor>& after, const Tensor& rows, const Tensor& targets,
+                     const Tensor& row_weights);
 
   ModelConfig config_;
   Tensor embedding_, positions_;

@@ -191,6 +191,52 @@ TEST(Model, SeveralReadoutsOfTokensWithFields) {
   }
 }
 
+// The loss, its parts and every gradient, against those by way of all logits.
+void expect_loss_of_logits(LanguageModel& model, const Tensor& tokens, const Tensor& rows,
+                           const std::optional<Tensor>& weights) {
+  const int64_t vocabulary = model.config().task.vocabulary;
+  const Tensor targets = (rows * 5).remainder(vocabulary);
+  const auto gradients = [&](const Tensor& loss) {
+    model.zero_grad();
+    loss.backward();
+    std::vector<Tensor> all;
+    for (const Tensor& p : model.parameters()) all.push_back(p.grad().clone());
+    return all;
+  };
+  const Tensor logits = model.forward_at(tokens, rows);
+  const Tensor losses = torch::cross_entropy_loss(logits, targets, {}, at::Reduction::None);
+  const Tensor loss = weights ? (losses * *weights).sum() : losses.mean();
+  const std::vector<Tensor> expected = gradients(loss);
+  const Scored scored = model.loss_at(tokens, rows, targets, weights);
+  EXPECT_LT((scored.loss - loss).abs().item<double>(), 1e-12);
+  EXPECT_LT((scored.losses - losses).abs().max().item<double>(), 1e-12);
+  EXPECT_FALSE(scored.losses.requires_grad());
+  EXPECT_TRUE(torch::equal(scored.guesses, logits.argmax(-1)));
+  const std::vector<Tensor> actual = gradients(scored.loss);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 1e-12) << i;
+  }
+}
+
+TEST(Model, LossIsThatOfTheLogits) {
+  const Tensor rows = torch::tensor({7, 0, 39, 40, 81, 119}, torch::kInt64);
+  const Tensor weights = torch::rand({6}, torch::kFloat64);
+  const auto model = build(kHybrid);
+  model->to(torch::kFloat64);
+  const Tensor tokens = torch::randint(0, 11, {3, 40}, torch::kInt64);
+  expect_loss_of_logits(*model, tokens, rows, {});
+  expect_loss_of_logits(*model, tokens, rows, weights);
+  for (const std::string extra : {"", "model.shared_head=true", "model.read_after=[]"}) {
+    SCOPED_TRACE(extra);
+    const auto readouts = build_readouts(extra);
+    readouts->to(torch::kFloat64);
+    expect_loss_of_logits(*readouts, readout_tokens(), rows, {});
+    expect_loss_of_logits(*readouts, readout_tokens(), rows, weights);
+    // None of the second readout.
+    expect_loss_of_logits(*readouts, readout_tokens(), torch::tensor({3, 2, 8, 9}), {});
+  }
+}
+
 TEST(Model, PackedReadoutsOfTokensWithFields) {
   const auto model = build_readouts();
   model->to(torch::kFloat64);

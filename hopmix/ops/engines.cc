@@ -124,4 +124,9 @@ void ensure_gemm_engine() {
   });
 }
 
+std::string chosen_gemm_engine() {
+  ensure_gemm_engine();
+  return kernels::gemm_engine().name;
+}
+
 }  // namespace hopmix::ops

@@ -29,4 +29,7 @@ void choose_gemm_engine(const std::string& name);
 /// Chooses by HOPMIX_GEMM, or by the table, once; before an operator's first product.
 void ensure_gemm_engine();
 
+/// The name of the engine in use, which this chooses if nothing has.
+std::string chosen_gemm_engine();
+
 }  // namespace hopmix::ops

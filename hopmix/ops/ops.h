@@ -230,6 +230,17 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin);
 /// [B,T,E].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
 
+/// The map of a head and its cross entropy in one, without the matrix of logits
+/// x weight^T + bias [N,V]: for each row the loss, -log softmax(logits)[target], and the guess, the
+/// first of its largest logits. x [N,D], weight [V,D], bias [V], targets int64 [N], row_weights [N]
+/// (1 / N each unless given) -> (loss [], the sum of row_weights times losses, losses [N], guesses
+/// int64 [N]). loss, losses and row_weights are float32 for float32 and bfloat16 inputs, float64
+/// for float64. loss alone is differentiable, in x, weight and bias.
+std::tuple<Tensor, Tensor, Tensor> head_loss(const Tensor& x, const Tensor& weight,
+                                             const std::optional<Tensor>& bias,
+                                             const Tensor& targets,
+                                             const std::optional<Tensor>& row_weights = {});
+
 /// Causal depthwise convolution: y_t = f(bias + sum over j < W of weight[:, W-1-j] x_{t-j}), f SiLU
 /// or nothing, tokens before the first being 0. x [B,T,E], weight [E,W] with W <= 32, bias [E] ->
 /// [B,T,E].

@@ -6,33 +6,26 @@ torch::Tensor asked_rows(const tasks::Batch& batch) {
   return (batch.targets.flatten() != tasks::kNoTarget).nonzero().squeeze(1);
 }
 
-torch::Tensor cross_entropy(const torch::Tensor& logits, const tasks::Batch& batch,
-                            const torch::Tensor& rows) {
-  return torch::cross_entropy_loss(logits.to(torch::kFloat32),
-                                   batch.targets.flatten().index_select(0, rows));
+torch::Tensor asked_targets(const tasks::Batch& batch, const torch::Tensor& rows) {
+  return batch.targets.flatten().index_select(0, rows);
 }
 
-torch::Tensor training_loss(const torch::Tensor& logits, const tasks::Batch& batch,
-                            const torch::Tensor& rows) {
-  if (batch.targets.dim() == 2) return cross_entropy(logits, batch, rows);
+std::optional<torch::Tensor> row_weights(const tasks::Batch& batch, const torch::Tensor& rows) {
+  if (batch.targets.dim() == 2) return std::nullopt;
   const int64_t readouts = batch.targets.size(2);
   const torch::Tensor readout = rows.remainder(readouts);
-  const torch::Tensor losses = torch::cross_entropy_loss(
-      logits.to(torch::kFloat32), batch.targets.flatten().index_select(0, rows), {},
-      at::Reduction::None);
   const torch::Tensor counts = torch::bincount(readout, {}, readouts);
   const torch::Tensor weights = counts.ne(0).to(torch::kFloat32) /
                                 (counts.clamp_min(1) * counts.ne(0).sum()).to(torch::kFloat32);
-  return (losses * weights.index_select(0, readout)).sum();
+  return weights.index_select(0, readout);
 }
 
-void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, const torch::Tensor& rows,
+void add_batch(const nn::Scored& scored, const tasks::Batch& batch, const torch::Tensor& rows,
                Score& score) {
-  const torch::Tensor targets = batch.targets.flatten().index_select(0, rows);
+  const torch::Tensor targets = asked_targets(batch, rows);
   const torch::Tensor slices = batch.slices.flatten().index_select(0, rows);
-  const torch::Tensor guesses = logits.argmax(-1);
   const int64_t* target = targets.const_data_ptr<int64_t>();
-  const int64_t* guess = guesses.const_data_ptr<int64_t>();
+  const int64_t* guess = scored.guesses.const_data_ptr<int64_t>();
   const int64_t* slice = slices.const_data_ptr<int64_t>();
   const int64_t asked = rows.numel();
   for (int64_t i = 0; i < asked; ++i) {
@@ -44,7 +37,7 @@ void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, const tor
       score.slices[slice[i]].right += right;
     }
   }
-  score.loss_sum += cross_entropy(logits, batch, rows).item<double>() * static_cast<double>(asked);
+  score.loss_sum += scored.losses.sum(torch::kFloat64).item<double>();
 }
 
 }  // namespace hopmix::train

@@ -5,7 +5,9 @@
 
 #include <map>
 #include <numbers>
+#include <optional>
 
+#include "hopmix/nn/model.h"
 #include "hopmix/tasks/task.h"
 
 namespace hopmix::train {
@@ -29,20 +31,19 @@ struct Score {
 };
 
 /// Where a batch asks (target != kNoTarget): int64 [n], positions of the flattened targets. Only
-/// these have logits below: most tokens of a recall task ask nothing.
+/// these are scored below: most tokens of a recall task ask nothing.
 torch::Tensor asked_rows(const tasks::Batch& batch);
 
-/// Mean cross entropy over the asked tokens: logits [n,V] -> scalar, float32.
-torch::Tensor cross_entropy(const torch::Tensor& logits, const tasks::Batch& batch,
-                            const torch::Tensor& rows);
+/// What is right at these rows: int64 [n].
+torch::Tensor asked_targets(const tasks::Batch& batch, const torch::Tensor& rows);
 
-/// What training lowers: the cross entropy of each readout, averaged over those asked, so that an
-/// answer that is asked more seldom counts as much. The same as cross_entropy with one readout.
-torch::Tensor training_loss(const torch::Tensor& logits, const tasks::Batch& batch,
-                            const torch::Tensor& rows);
+/// The share of each row in what training lowers, float32 [n]: the cross entropy of each readout,
+/// averaged over those asked, so that an answer that is asked more seldom counts as much. None with
+/// one readout: the mean.
+std::optional<torch::Tensor> row_weights(const tasks::Batch& batch, const torch::Tensor& rows);
 
 /// Adds one batch to `score`.
-void add_batch(const torch::Tensor& logits, const tasks::Batch& batch, const torch::Tensor& rows,
+void add_batch(const nn::Scored& scored, const tasks::Batch& batch, const torch::Tensor& rows,
                Score& score);
 
 }  // namespace hopmix::train

@@ -39,9 +39,10 @@ class Autocast {
   bool on_;
 };
 
-torch::Tensor run_model(const Experiment& e, const tasks::Batch& batch, const torch::Tensor& rows) {
+nn::Scored run_model(const Experiment& e, const tasks::Batch& batch, const torch::Tensor& rows) {
   const Autocast autocast(e.train.precision == "bfloat16");
-  return e.model->forward_at(batch.tokens, rows, batch.cu_seqlens);
+  return e.model->loss_at(batch.tokens, rows, asked_targets(batch, rows), row_weights(batch, rows),
+                          batch.cu_seqlens);
 }
 
 // "step 120/500  loss 0.532  accuracy 71.2%  35.1k tokens/s  0:12 left"
@@ -70,13 +71,12 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   {
     RECORD_USER_SCOPE("forward");
     result.rows = asked_rows(result.batch);
-    result.logits = run_model(e, result.batch, result.rows);
-    result.loss = training_loss(result.logits, result.batch, result.rows);
+    result.scored = run_model(e, result.batch, result.rows);
   }
   {
     RECORD_USER_SCOPE("backward");
     optimizer.zero_grad();
-    result.loss.backward();
+    result.scored.loss.backward();
   }
   {
     RECORD_USER_SCOPE("clip");
@@ -85,7 +85,8 @@ StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t ste
   }
   if (!std::isfinite(result.grad_norm)) {
     throw Error("step " + std::to_string(step) + ": the gradient is not finite (loss " +
-                std::to_string(result.loss.item<double>()) + "); lower train.lr, or train.clip");
+                std::to_string(result.scored.loss.item<double>()) +
+                "); lower train.lr, or train.clip");
   }
   {
     RECORD_USER_SCOPE("optimizer");
@@ -136,18 +137,18 @@ TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
 
     const bool last = result.step == e.train.steps;
     if (result.step % e.train.log_every == 0 || last) {
+      const double loss = made.scored.loss.item<double>();
       Score score;
-      add_batch(made.logits.detach(), made.batch, made.rows, score);
+      add_batch(made.scored, made.batch, made.rows, score);
       metrics.write({{"step", result.step},
-                     {"loss", made.loss.item<double>()},
+                     {"loss", loss},
                      {"accuracy", score.all.percent()},
                      {"lr", made.lr},
                      {"grad_norm", made.grad_norm},
                      {"seconds", status.seconds()}});
-      status.show(
-          describe(result.step, first, e.train.steps, made.loss.item<double>(), score.all.percent(),
-                   static_cast<double>(made.batch.tokens.numel()), status.seconds()),
-          last);
+      status.show(describe(result.step, first, e.train.steps, loss, score.all.percent(),
+                           static_cast<double>(made.batch.tokens.numel()), status.seconds()),
+                  last);
     }
     result.interrupted = interrupt.interrupted();
     if (result.step % e.train.checkpoint_every == 0 || last || result.interrupted) {

@@ -27,9 +27,8 @@ TrainResult train(Experiment& experiment, const std::filesystem::path& run, bool
 /// One step of training.
 struct StepResult {
   tasks::Batch batch;
-  torch::Tensor rows;    // where the batch asks
-  torch::Tensor logits;  // at these rows
-  torch::Tensor loss;
+  torch::Tensor rows;  // where the batch asks
+  nn::Scored scored;   // at these rows
   double lr = 0, grad_norm = 0;
 };
 

@@ -417,7 +417,7 @@ TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
                                    "train.precision=" + precision, "model.blocks=" + blocks,
                                    "model.positions=rope"});
         const auto optimizer = make_optimizer(*e.model, e.train);
-        losses[precision] = train_step(e, *optimizer, 0).loss.item<double>();
+        losses[precision] = train_step(e, *optimizer, 0).scored.loss.item<double>();
       }
       EXPECT_NEAR(losses["bfloat16"], losses["float32"], 0.05) << entry.name << " " << documents;
       EXPECT_NE(losses["bfloat16"], losses["float32"]) << entry.name;
@@ -445,15 +445,19 @@ TEST(Score, CountsOnlyWhatIsAsked) {
   const torch::Tensor rows = asked_rows(batch);
   EXPECT_TRUE(rows.equal(torch::tensor({0, 2, 3}, torch::kInt64)));
   const torch::Tensor logits = torch::tensor({{0.f, 9.f, 0.f}, {9.f, 0.f, 0.f}, {9.f, 0.f, 0.f}});
+  const torch::Tensor losses =
+      torch::cross_entropy_loss(logits, asked_targets(batch, rows), {}, at::Reduction::None);
+  const nn::Scored scored = {losses.mean(), losses, logits.argmax(-1)};
+  EXPECT_FALSE(row_weights(batch, rows).has_value());
   Score score;
-  add_batch(logits, batch, rows, score);
+  add_batch(scored, batch, rows, score);
   EXPECT_EQ(score.all.asked, 3);
   EXPECT_EQ(score.all.right, 2);
   EXPECT_EQ(score.slices[0].percent(), 100.0);
   EXPECT_EQ(score.slices[1].percent(), 50.0);
   const double right = std::log(1 + 2 * std::exp(-9.0)), wrong = 9 + right;
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
-  add_batch(logits, batch, rows, score);  // batches add up by asked tokens
+  add_batch(scored, batch, rows, score);  // batches add up by asked tokens
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
 }
 
@@ -470,8 +474,10 @@ TEST(Score, TrainingLossIsTheMeanOverReadouts) {
     return torch::cross_entropy_loss(some, torch::tensor(targets, torch::kInt64)).item<double>();
   };
   const double expected = (mean({0, 2, 3}, {0, 0, 2}) + mean({1, 4}, {1, 2})) / 2;
-  EXPECT_NEAR(training_loss(logits, batch, rows).item<double>(), expected, 1e-6);
-  EXPECT_GT(std::abs(cross_entropy(logits, batch, rows).item<double>() - expected), 1e-3);
+  const torch::Tensor losses =
+      torch::cross_entropy_loss(logits, asked_targets(batch, rows), {}, at::Reduction::None);
+  EXPECT_NEAR((losses * row_weights(batch, rows).value()).sum().item<double>(), expected, 1e-6);
+  EXPECT_GT(std::abs(losses.mean().item<double>() - expected), 1e-3);
 }
 
 TEST(Experiment, UnknownKeysAreErrors) {

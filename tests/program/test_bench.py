@@ -42,7 +42,7 @@ def tiny(tmp_path_factory):
 def test_list_names_every_case_with_a_line():
     listed = succeed("bench", "--list").splitlines()[1:]
     names = [line.split("  ")[0] for line in listed]
-    assert {"glr_attention k^2+1", "glr_attention dense", "sdpa", "dense_solve", "long 2^k", "train", "decode"} <= set(names)
+    assert {"glr_attention k^2+1", "glr_attention dense", "sdpa", "dense_solve", "long 2^k", "train", "gemm", "decode"} <= set(names)
     assert len(names) == len(set(names))
     assert all(len(line.split("  ", 1)[1].strip()) > 10 for line in listed)
 
@@ -69,6 +69,8 @@ def test_list_names_every_case_with_a_line():
         (["train", "--plot", "p.svg"], "benchmark 'train' takes no --plot"),
         (["train", "--dtype", "bfloat16"], "benchmark 'train' takes no --dtype"),
         (["train", "--backward"], "benchmark 'train' takes no --backward"),
+        (["gemm", "sdpa"], "benchmark 'gemm' is timed alone, without 'sdpa'"),
+        (["gemm", "--threads", "2"], "benchmark 'gemm' takes no --threads"),
         (["decode", "sdpa"], "benchmark 'decode' is timed alone, without 'sdpa'"),
         (["decode", "--forward"], "benchmark 'decode' takes no --forward"),
         (["decode", "--plot", "p.svg", "--length", "9"], "--plot needs two lengths or more, but --length is 9"),
@@ -276,3 +278,15 @@ def test_page_refuses_what_is_no_report():
     script = ROOT / "scripts/performance_page.py"
     done = subprocess.run([sys.executable, script, "x.json"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "performance_page: x.json: not written by hopmix bench\n")
+
+
+def test_gemm_times_every_product_by_every_engine(tmp_path):
+    text = succeed("bench", "gemm", "--repetitions", "1", "--json", "g.json", cwd=tmp_path)
+    products = json.loads((tmp_path / "g.json").read_text())["products"]
+    engines = {p["engine"] for p in products}
+    assert {"highway", "torch.mm"} <= engines
+    sizes = {(p["m"], p["n"], p["k"]) for p in products}
+    assert len(products) == len(sizes) * len(engines) and {(64, 64, 64), (1, 768, 512)} <= sizes
+    for p in products:
+        assert p["gflops"] == pytest.approx(2e-9 * p["m"] * p["n"] * p["k"] / p["seconds"])
+        assert f"{p['m']} x {p['n']} x {p['k']}" in text

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from program import TINY, metrics, refuse, succeed, train
+from program import ENVIRONMENT, TINY, metrics, refuse, succeed, train
 
 
 def test_help_of_every_command_has_examples():
@@ -25,6 +25,35 @@ def test_version_and_info():
     shown = dict(line.split(maxsplit=1) for line in succeed("info").splitlines())
     assert shown["hopmix"] == version
     assert shown["threads"] == "1"
+
+
+def engines():
+    """(the engine in use, the others)."""
+    shown = dict(line.split(maxsplit=1) for line in succeed("info").splitlines())["products"]
+    used, *rest = re.fullmatch(r"(\w+)(?: \(also ([\w, ]+); HOPMIX_GEMM names another\))?", shown).groups()
+    return used, rest[0].split(", ") if rest[0] else []
+
+
+def test_info_names_the_engine_of_products(monkeypatch):
+    monkeypatch.delitem(ENVIRONMENT, "HOPMIX_GEMM", raising=False)
+    used, others = engines()
+    assert "highway" in [used, *others]
+    for name in others:
+        monkeypatch.setitem(ENVIRONMENT, "HOPMIX_GEMM", name)
+        now, rest = engines()
+        assert now == name and {now, *rest} == {used, *others}
+
+
+# train says so where it comes to the first product, before the run has taken a step.
+@pytest.mark.parametrize("command", [["info"], ["train", "tiny.toml", "--quiet", "--set", "model.blocks=[{mixer='gla'}]"]])
+def test_an_unknown_engine_is_one_line(command, monkeypatch):
+    monkeypatch.delitem(ENVIRONMENT, "HOPMIX_GEMM", raising=False)
+    used, others = engines()
+    monkeypatch.setitem(ENVIRONMENT, "HOPMIX_GEMM", "blas")
+    known = sorted([used, *others])
+    message = refuse(*command)
+    assert message.startswith("HOPMIX_GEMM = 'blas': must be one of ")
+    assert sorted(message.split("must be one of ")[1].split(", ")) == known
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,14 @@ def operator_calls():
     yield "rms_norm", ops.rms_norm.default, (x, w, 1e-3), {}
     x, w = x.detach(), w.detach()
     yield "rms_norm_backward", ops.rms_norm_backward.default, (x, x, w, 1e-3, [True, False]), {}
+    head, targets = (rand(9, 5), rand(7, 5, seed=1), rand(7)), torch.arange(9) % 7
+    for mark, bias in (("", head[2]), ("-no-bias", None)):
+        tensors = (*head[:2], bias)
+        leaves = [t if t is None else t.clone().requires_grad_() for t in tensors]
+        yield "head_loss" + mark, ops.head_loss.default, (*leaves, targets, rand(9)), {}
+        inner = ops._head_loss(*tensors, targets, None, [True, False, True])
+        yield "_head_loss" + mark, ops._head_loss.default, (*tensors, targets, None, [True, False, True]), {}
+        yield "head_loss_backward" + mark, ops.head_loss_backward.default, (inner[0], inner[3:], *tensors), {}
     for mark, B, N, cu in (("", 2, 2, None), ("-packed", 1, 3, bounds)):
         a, x, s = rand(B, 9, 5), rand(B, 9, 5, seed=1), rand(N, 2, 5)
         leaves = [t.clone().requires_grad_() for t in (a, x, s)]
