@@ -155,7 +155,7 @@ void attention_head_backward(const AttentionHead<T>& head, Accumulator<T>* dq, A
   const int64_t panel = std::min(kPanel, rows), most = std::min(kAttentionBlock, rows);
   const int64_t panels = (rows + panel - 1) / panel * panel;
   const A factor = static_cast<A>(head.scale * 1.44269504088896340736);
-  const TileTable<A, O>& loops = tiles<A, O>();
+  const TileTable<A, O> loops = tiles<A, O>();
 
   // Of queries: as columns in panels [width, panel], and as rows.
   const Buffer<O> q_columns(panels * keys), g_columns(panels * values);

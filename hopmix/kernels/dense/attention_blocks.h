@@ -54,7 +54,7 @@ class AttentionBlocks {
   A factor_, sign_;
   Buffer<O> columns_, right_;  // keys in panels [keys, panel]; values [rows, values]
   Buffer<uint8_t> finite_;     // whether the values of a strip are
-  const TileTable<A, O>& tiles_ = tiles<A, O>();
+  const TileTable<A, O> tiles_ = tiles<A, O>();
 };
 
 /// One query head: its gradients from grad_o, and from the forward's mix and lse (with `stride`

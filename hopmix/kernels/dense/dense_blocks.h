@@ -107,8 +107,8 @@ class DenseBlocks {
   // is wasted. Float right factors of a tile are packed for it alone.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
-  const TileTable<A, O>& mixed_ = tiles<A, O>();
-  const TileTable<A, A>& exact_ = tiles<A, A>();
+  const TileTable<A, O> mixed_ = tiles<A, O>();
+  const TileTable<A, A> exact_ = tiles<A, A>();
 };
 
 }  // namespace hopmix::kernels
