@@ -1,6 +1,5 @@
-// attention_topk: checks, CPU and meta kernels, autograd. The forward pass is attention_blocks.h;
-// the backward is that of dense_blocks.h without a recurrence (g = 0, w = v), for the selection has
-// none.
+// attention_topk: checks, CPU and meta kernels, autograd. The selection has no gradient, so the
+// backward is that of attention.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -9,12 +8,12 @@
 
 #include <limits>
 
-#include "hopmix/ops/attention_blocks.h"
-#include "hopmix/ops/block_types.h"
+#include "hopmix/kernels/dense/attention.h"
 #include "hopmix/ops/checks.h"
-#include "hopmix/ops/dense_heads.h"
+#include "hopmix/ops/engines.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"
+#include "hopmix/ops/tensors.h"
 
 namespace hopmix::ops {
 namespace {
@@ -60,73 +59,31 @@ Kept new_kept(const Arguments& args, const Tensor& q, int64_t kappa) {
       args.empty({"B", "T", "H"}, args.state_dtype())};
 }
 
-struct Selection {
-  int64_t kappa, block;
-  bool self;
-};
+template <typename T>
+kernels::AttentionInputs<T> bind(const Arguments& args, const Tensors<3>& in, Scale scale,
+                                 const kernels::Sequences& sequences) {
+  return {read<T>(in[0]),  read<T>(in[1]),  read<T>(in[2]),    args.size("H"), args.size("G"),
+          args.size("DK"), args.size("DV"), args.scale(scale), sequences};
+}
 
 /// mix and lse may be undefined.
-void run(const Arguments& args, const Tensors<3>& in, const Selection& selection, Scale factor,
-         Maybe cu, const Kept& out) {
+void run(const Arguments& args, const Tensors<3>& in, kernels::AttentionSelection selection,
+         Scale scale, Maybe cu, const Kept& out) {
   const auto& [o, indices, mix, lse] = out;
-  const Tensors<3> flat = contiguous(in);
-  const double scale = args.scale(factor);
+  args.scale(scale);
   const kernels::Sequences sequences = bind_sequences(args, cu);
   TORCH_CHECK_VALUE(sequences.time <= std::numeric_limits<int32_t>::max(), args.op(), ": T is ",
                     sequences.time, ", but must be less than 2^31, for indices are int32");
   if (indices.numel() == 0) return;
-  const int64_t heads = args.size("H"), kv_heads = args.size("G"), group = heads / kv_heads;
-  const int64_t keys = args.size("DK"), values = args.size("DV");
-  with_block_types(args.dtype(), [&]<typename T, typename O>() {
+  const Tensors<3> flat = contiguous(in);
+  selection.indices = write<int32_t>(indices);
+  ensure_gemm_engine();
+  with_storage_type(args.dtype(), [&]<typename T>() {
     using A = kernels::Accumulator<T>;
-    using Blocks = AttentionBlocks<T, O>;
-    const auto view = [&](const Tensor& x, const kernels::Sequence& s, int64_t of, int64_t which,
-                          int64_t width) {
-      const int64_t first = kernels::head_offset(sequences.first_token(s), of, which, width);
-      return kernels::MatrixView<T>{read<T>(x) + first, s.length, width, of * width};
-    };
-    const auto store = [&](const kernels::Sequence& s, int64_t head, int64_t first,
-                           const typename Blocks::Block& block, kernels::TopScores<A>& best) {
-      const int64_t n = std::min(Blocks::kBlock, s.length - first);
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t token = sequences.first_token(s) + first + i;
-        const int64_t row = kernels::head_offset(token, heads, head, values);
-        const A* from = block.mix + i * block.stride;
-        T* to = write<T>(o) + row;
-#pragma omp simd
-        for (int64_t c = 0; c < values; ++c) to[c] = static_cast<T>(from[c]);
-        if (mix.defined() && mix.numel() > 0) std::copy_n(from, values, write<A>(mix) + row);
-        const int64_t scalar = kernels::head_offset(token, heads, head, 1);
-        if (lse.defined()) write<A>(lse)[scalar] = block.lse[i];
-        best.take(
-            i, selection.kappa,
-            write<int32_t>(indices) + kernels::head_offset(token, heads, head, selection.kappa));
-      }
-    };
-    const int64_t most = group * (sequences.longest() + Blocks::kBlock - 1) / Blocks::kBlock;
-    kernels::parallel_teams(
-        sequences.count() * kv_heads, sequences.tokens() * heads * keys, most,
-        [&](int64_t task, int64_t) {
-          const kernels::Sequence& s = sequences.list[task / kv_heads];
-          return Blocks(view(flat[1], s, kv_heads, task % kv_heads, keys),
-                        view(flat[2], s, kv_heads, task % kv_heads, values), scale);
-        },
-        [&](int64_t task, const Blocks& blocks, const kernels::Member& member) {
-          const kernels::Sequence& s = sequences.list[task / kv_heads];
-          if (s.length == 0) return;
-          const int64_t candidates = (s.length + selection.block - 1) / selection.block;
-          kernels::TopScores<A> best(Blocks::kBlock,
-                                     {std::min(selection.kappa, candidates), selection.block});
-          typename Blocks::Block block(blocks);
-          const int64_t tasks = (s.length + Blocks::kBlock - 1) / Blocks::kBlock * group;
-          for (int64_t t = member.rank(); t < tasks; t += member.size()) {
-            const int64_t head = task % kv_heads * group + t % group;
-            const int64_t first = t / group * Blocks::kBlock;
-            blocks.forward(view(flat[0], s, heads, head, keys), first, selection.self, block, best);
-            store(s, head, first, block, best);
-          }
-          kernels::release_gemm();
-        });
+    const bool keeps_mix = mix.defined() && mix.numel() > 0;
+    kernels::attention<T>(bind<T>(args, flat, scale, sequences), write<T>(o),
+                          {write_if<A>(keeps_mix, mix), write_if<A>(lse.defined(), lse)},
+                          selection);
   });
 }
 
@@ -144,7 +101,7 @@ Outputs forward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, int64_t k
                     bool include_self, Maybe cu, int64_t block) {
   const Arguments args = check("attention_topk", {q, k, v}, kappa, block, cu);
   const auto [o, indices] = new_outputs(args, q, kappa);
-  run(args, {q, k, v}, {kappa, block, include_self}, scale, cu, {o, indices, {}, {}});
+  run(args, {q, k, v}, {kappa, block, include_self, nullptr}, scale, cu, {o, indices, {}, {}});
   return {o, indices};
 }
 
@@ -152,7 +109,7 @@ Kept kept_cpu(const Tensor& q, const Tensor& k, const Tensor& v, int64_t kappa, 
               bool include_self, Maybe cu, int64_t block) {
   const Arguments args = check("attention_topk", {q, k, v}, kappa, block, cu);
   const Kept out = new_kept(args, q, kappa);
-  run(args, {q, k, v}, {kappa, block, include_self}, scale, cu, out);
+  run(args, {q, k, v}, {kappa, block, include_self, nullptr}, scale, cu, out);
   return out;
 }
 
@@ -176,34 +133,21 @@ std::vector<Tensor> backward_cpu(const Tensor& grad_o, const Tensor& mix, const 
                                  const Tensor& q, const Tensor& k, const Tensor& v, Scale scale,
                                  Maybe cu, Needs needs) {
   const Arguments args = check_backward(grad_o, mix, lse, {q, k, v}, cu);
-  const Tensors<4> saved = contiguous(Tensors<4>{grad_o, mix, lse, v});
-  const DenseCall call(args, q, k, /*reads_self=*/true, scale, cu);
+  args.scale(scale);
+  const kernels::Sequences sequences = bind_sequences(args, cu);
   const std::vector<Tensor> out = gradients({q, k, v}, needs);
   if (grad_o.numel() == 0) {
     for (const Tensor& t : out) t.zero_();
     return out;
   }
-  with_block_types(args.dtype(), [&]<typename T, typename O>() {
+  const Tensors<3> flat = contiguous(Tensors<3>{q, k, v});
+  const Tensors<3> saved = contiguous(Tensors<3>{grad_o, mix, lse});
+  ensure_gemm_engine();
+  with_storage_type(args.dtype(), [&]<typename T>() {
     using A = kernels::Accumulator<T>;
-    const auto prepare = [&](const HeadWork<A>& work) {
-      for (int64_t i = 0; i < work.length; ++i) {
-        const int64_t row = work.at(i, call.heads, work.head, call.values), at = i * work.values;
-        const T* grad = read<T>(saved[0]) + row;
-        const T* value = read<T>(saved[3]) + work.at(i, call.kv_heads, work.kv_head, call.values);
-        std::copy_n(read<A>(saved[1]) + row, call.values, work.mix + at);
-        work.lse[i] = read<A>(saved[2])[work.at(i, call.heads, work.head, 1)];
-#pragma omp simd
-        for (int64_t x = 0; x < call.values; ++x) {
-          work.w[at + x] = static_cast<A>(value[x]);
-          work.h[at + x] = static_cast<A>(grad[x]);
-        }
-      }
-    };
-    const auto finish = [&](const HeadWork<A>& work) {
-      for (int64_t x = 0; x < work.length * work.values; ++x) work.dv[x] += work.l[x];
-    };
-    dense_backward<T, O>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
-                                   if_wanted(needs[2], out[2]), prepare, finish);
+    const auto to = [&](size_t i) { return write_if<T>(needs[i], out[i]); };
+    kernels::attention_backward<T>(bind<T>(args, flat, scale, sequences), read<T>(saved[0]),
+                                   {read<A>(saved[1]), read<A>(saved[2])}, {to(0), to(1), to(2)});
   });
   return out;
 }

@@ -1,10 +1,9 @@
-// chacal: checks, CPU and meta kernels, autograd. The mathematics is in dense_blocks.h, with c = v,
-// g = gamma and rows that read themselves: W = (I - gamma A)^{-1} V, y = (1 - gamma) mix.
+// chacal: checks, CPU and meta kernels, autograd.
 #include <torch/library.h>
 
-#include "hopmix/ops/block_types.h"
+#include "hopmix/kernels/dense/chacal.h"
 #include "hopmix/ops/checks.h"
-#include "hopmix/ops/dense_heads.h"
+#include "hopmix/ops/engines.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/saved_autograd.h"
 
@@ -38,38 +37,25 @@ std::vector<Tensor> forward_meta(const Tensors<3>& in, double gamma, Scale, Cu c
   return outputs(check("chacal", in, gamma, cu));
 }
 
+template <typename T>
+kernels::ChacalInputs<T> bind(const Arguments& args, const Tensors<3>& in, double gamma,
+                              Scale scale, const kernels::Sequences& sequences) {
+  return {read<T>(in[0]),  read<T>(in[1]),  read<T>(in[2]), args.size("H"),    args.size("G"),
+          args.size("DK"), args.size("DV"), gamma,          args.scale(scale), sequences};
+}
+
 std::vector<Tensor> forward_cpu(const Tensors<3>& in, double gamma, Scale scale, Cu cu) {
   const Arguments args = check("chacal", in, gamma, cu);
-  const Tensor v = in[2].contiguous();
-  const DenseCall call(args, in[0], in[1], /*reads_self=*/true, scale, cu);
+  args.scale(scale);
+  const kernels::Sequences sequences = bind_sequences(args, cu);
   const std::vector<Tensor> out = outputs(args);
   if (out[0].numel() == 0) return out;
-  with_block_types(args.dtype(), [&]<typename T, typename O>() {
+  const Tensors<3> flat = contiguous(in);
+  ensure_gemm_engine();
+  with_storage_type(args.dtype(), [&]<typename T>() {
     using A = kernels::Accumulator<T>;
-    const auto prepare = [&](const HeadWork<A>& work) {
-      for (int64_t i = 0; i < work.length; ++i) {
-        work.gate[i] = static_cast<A>(gamma);
-        const T* from = read<T>(v) + work.at(i, call.kv_heads, work.kv_head, call.values);
-#pragma omp simd
-        for (int64_t x = 0; x < call.values; ++x) {
-          work.w[i * work.values + x] = static_cast<A>(from[x]);
-        }
-      }
-    };
-    const auto finish = [&](const HeadWork<A>& work) {
-      for (int64_t i = 0; i < work.length; ++i) {
-        const int64_t row = work.at(i, call.heads, work.head, call.values);
-        const A* mix = work.mix + i * work.values;
-        T* y = write<T>(out[0]) + row;
-#pragma omp simd
-        for (int64_t x = 0; x < call.values; ++x) {
-          y[x] = static_cast<T>(static_cast<A>(1 - gamma) * mix[x]);
-        }
-        std::copy_n(mix, call.values, write<A>(out[1]) + row);
-        write<A>(out[2])[work.at(i, call.heads, work.head, 1)] = work.lse[i];
-      }
-    };
-    dense_forward<T, O>(call, prepare, finish);
+    kernels::chacal<T>(bind<T>(args, flat, gamma, scale, sequences), write<T>(out[0]),
+                       {write<A>(out[1]), write<A>(out[2])});
   });
   return out;
 }
@@ -93,37 +79,21 @@ std::vector<Tensor> backward_meta(const Tensor& grad_y, at::TensorList kept, con
 std::vector<Tensor> backward_cpu(const Tensor& grad_y, at::TensorList kept, const Tensors<3>& in,
                                  double gamma, Scale scale, Cu cu, Needs needs) {
   const Arguments args = check_backward(grad_y, kept, in, gamma, cu);
-  const Tensors<4> saved = contiguous(Tensors<4>{grad_y, kept[0], kept[1], in[2]});
-  const DenseCall call(args, in[0], in[1], /*reads_self=*/true, scale, cu);
+  args.scale(scale);
+  const kernels::Sequences sequences = bind_sequences(args, cu);
   const std::vector<Tensor> out = gradients(in, needs);
   if (grad_y.numel() == 0) {
     for (const Tensor& t : out) t.zero_();
     return out;
   }
-  with_block_types(args.dtype(), [&]<typename T, typename O>() {
+  const Tensors<3> flat = contiguous(in);
+  const Tensors<3> saved = contiguous(Tensors<3>{grad_y, kept[0], kept[1]});
+  ensure_gemm_engine();
+  with_storage_type(args.dtype(), [&]<typename T>() {
     using A = kernels::Accumulator<T>;
-    const A share = static_cast<A>(1 - gamma), g = static_cast<A>(gamma);
-    const auto prepare = [&](const HeadWork<A>& work) {
-      for (int64_t i = 0; i < work.length; ++i) {
-        const int64_t row = work.at(i, call.heads, work.head, call.values), at = i * work.values;
-        const T* grad = read<T>(saved[0]) + row;
-        const A* mix = read<A>(saved[1]) + row;
-        const T* v = read<T>(saved[3]) + work.at(i, call.kv_heads, work.kv_head, call.values);
-        work.gate[i] = g;
-        work.lse[i] = read<A>(saved[2])[work.at(i, call.heads, work.head, 1)];
-#pragma omp simd
-        for (int64_t x = 0; x < call.values; ++x) {
-          work.mix[at + x] = mix[x];
-          work.w[at + x] = static_cast<A>(v[x]) + g * mix[x];
-          work.h[at + x] = share * static_cast<A>(grad[x]);
-        }
-      }
-    };
-    const auto finish = [&](const HeadWork<A>& work) {
-      for (int64_t x = 0; x < work.length * work.values; ++x) work.dv[x] += work.l[x];
-    };
-    dense_backward<T, O>(call, if_wanted(needs[0], out[0]), if_wanted(needs[1], out[1]),
-                                   if_wanted(needs[2], out[2]), prepare, finish);
+    const auto to = [&](size_t i) { return write_if<T>(needs[i], out[i]); };
+    kernels::chacal_backward<T>(bind<T>(args, flat, gamma, scale, sequences), read<T>(saved[0]),
+                                {read<A>(saved[1]), read<A>(saved[2])}, {to(0), to(1), to(2)});
   });
   return out;
 }

@@ -90,8 +90,8 @@ Tensor chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
               std::optional<double> scale = {}, const std::optional<Tensor>& cu_seqlens = {});
 
 /// Block-ChaCAL: chacal inside blocks of `block` tokens (the least b with b^3 >= the sequence's
-/// length if absent), across them one summary key and value a block; ops/block_chacal.cc has the
-/// definition. One block is chacal. Time O(T^(4/3) D), memory O(T (DK + DV + block)).
+/// length if absent), across them one summary key and value a block; kernels/dense/block_chacal.h
+/// has the definition. One block is chacal. Time O(T^(4/3) D), memory O(T (DK + DV + block)).
 Tensor block_chacal(const Tensor& q, const Tensor& k, const Tensor& v, double gamma,
                     std::optional<int64_t> block = {}, std::optional<double> scale = {},
                     const std::optional<Tensor>& cu_seqlens = {});
@@ -102,6 +102,11 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         const PatternArg& pattern, bool include_self,
                         std::optional<double> scale = {},
                         const std::optional<Tensor>& cu_seqlens = {});
+
+/// Causal softmax attention, each token itself included: o_i = sum over j <= i of softmax(scale q_i
+/// . k_j) v_j. Shapes and types as for dense_recurrence. Time O(T^2 D), memory O(T (DK + DV)).
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 std::optional<double> scale = {}, const std::optional<Tensor>& cu_seqlens = {});
 
 /// Causal softmax attention, o, and for each token and query head its kappa best positions: those
 /// of the largest scores scale q_i . k_j, j < i and i itself if `include_self` (which o always

@@ -203,7 +203,8 @@ HWY_INLINE void substitute_columns(D d, int64_t n, int64_t width, bool self, con
       const auto mixed = hn::Mul(by, x[v]);
       const auto y = hn::Mul(solve, hn::MulAdd(g, mixed, hn::LoadU(d, at)));
       hn::StoreU(y, d, at);
-      hn::StoreU(hn::MulAdd(diag, y, mixed), d, acc + i * width + v * lanes);
+      // Without self, a c that is no number stays out of its own mix: 0 times it would not be 0.
+      hn::StoreU(self ? hn::MulAdd(diag, y, mixed) : mixed, d, acc + i * width + v * lanes);
     }
   }
 }
@@ -241,7 +242,7 @@ HWY_INLINE void substitute_columns_backward(D d, int64_t n, int64_t width, bool 
     for (int v = 0; v < N; ++v) {
       A* at = h + j * width + v * lanes;
       const auto direct = hn::LoadU(d, at);
-      const auto y = hn::Mul(solve, hn::MulAdd(diag, direct, x[v]));
+      const auto y = hn::Mul(solve, self ? hn::MulAdd(diag, direct, x[v]) : x[v]);
       hn::StoreU(y, d, l + j * width + v * lanes);
       hn::StoreU(hn::MulAdd(g, y, direct), d, at);
     }
@@ -323,23 +324,18 @@ void transpose_words(const void* from, int64_t rows, int64_t cols, int64_t strid
   (static_cast<const uint32_t*>(from), rows, cols, stride, static_cast<uint32_t*>(to), ld);
 }
 
-template <typename A, typename O>
-const TileTable<A, O>& tiles() {
-  static const TileTable<A, O> chosen = [] {
-    if constexpr (std::is_same_v<O, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_table)();
-    } else if constexpr (std::is_same_v<O, Bfloat16>) {
-      return HWY_DYNAMIC_DISPATCH(bfloat16_table)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_table)();
-    }
-  }();
-  return chosen;
+template <>
+TileTable<float, float> tiles() {
+  return HWY_DYNAMIC_DISPATCH(float_table)();
 }
-
-template const TileTable<float, float>& tiles();
-template const TileTable<float, Bfloat16>& tiles();
-template const TileTable<double, double>& tiles();
+template <>
+TileTable<float, Bfloat16> tiles() {
+  return HWY_DYNAMIC_DISPATCH(bfloat16_table)();
+}
+template <>
+TileTable<double, double> tiles() {
+  return HWY_DYNAMIC_DISPATCH(double_table)();
+}
 
 }  // namespace hopmix::kernels
 #endif

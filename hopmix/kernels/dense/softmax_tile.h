@@ -1,5 +1,5 @@
 // The parts of dense blockwise attention that are not matrix products: the softmax of a tile of
-// scores, its gradient, and the small triangular solves on the diagonal. ops/dense_blocks.h joins
+// scores, its gradient, and the small triangular solves on the diagonal. dense_blocks.h joins
 // them with the products.
 //
 // Exponents are base 2: a weight is 2^(factor s - m) with factor = scale log2(e), which is
@@ -64,7 +64,7 @@ struct TileTable {
 };
 
 template <typename A, typename O>
-const TileTable<A, O>& tiles();
+TileTable<A, O> tiles();
 
 /// to [cols, ld] = the transpose of from [rows, stride], in words of 4 bytes. rows and cols are
 /// multiples of 4.

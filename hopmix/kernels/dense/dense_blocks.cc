@@ -1,9 +1,9 @@
-#include "hopmix/ops/dense_blocks.h"
+#include "hopmix/kernels/dense/dense_blocks.h"
 
-namespace hopmix::ops {
+#include "hopmix/kernels/dense/triangular.h"
+
+namespace hopmix::kernels {
 namespace {
-
-using kernels::Bfloat16;
 
 // d_ij = h_i . w_j loses most of its digits when the mean over j is taken off it, so if O is
 // shorter than A each factor is split in two, x = high + low, and three products make one of three
@@ -23,9 +23,9 @@ void pack_parts(const A* x, int64_t n, int64_t width, int64_t low_part, O* out) 
       O *low = low_part == 1 ? second : third, *other = low_part == 1 ? third : second;
 #pragma omp simd
       for (int64_t c = 0; c < width; ++c) {
-        const O high = kernels::convert<O>(row[c]);
+        const O high = convert<O>(row[c]);
         first[c] = other[c] = high;
-        low[c] = kernels::convert<O>(row[c] - kernels::convert<A>(high));
+        low[c] = convert<O>(row[c] - convert<A>(high));
       }
     }
   }
@@ -34,45 +34,31 @@ void pack_parts(const A* x, int64_t n, int64_t width, int64_t low_part, O* out) 
 // Rows [first, first + n) of x, transposed, as columns of a right factor [width, ld]. `left` is
 // scratch for these rows as a left factor.
 template <typename O, typename S>
-void pack_rows_as_columns(const kernels::MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* left,
+void pack_rows_as_columns(const MatrixView<S>& x, int64_t first, int64_t n, int64_t width, O* left,
                           O* out, int64_t ld) {
   if constexpr (std::is_same_v<O, S> && sizeof(O) == 4) {
     if (x.cols == width && first + n <= x.rows) {
       const S* rows = x.data + first * x.stride;
-      return kernels::transpose_words(rows, n, width, x.stride, out, ld);
+      return transpose_words(rows, n, width, x.stride, out, ld);
     }
   }
-  kernels::pack_left<O>(x, first, n, width, left);
-  kernels::pack_columns<O>(left, n, width, out, ld);
+  pack_left<O>(x, first, n, width, left);
+  pack_columns<O>(left, n, width, out, ld);
 }
 
 }  // namespace
 
 template <typename T, typename O>
-void DenseBlocks<T, O>::solve_block(const DenseRows<A>& rows, const A* p,
-                                              const A* sum) const {
-  for (int64_t s = 0; s < rows.n; s += kSmall) {
-    const A* row = p + s * panel_;
-    A* acc = rows.mix + s * values_;
-    if (s > 0) {
-      kernels::multiply<O>(kSmall, values_, s, row, panel_, rows.w, values_, acc, values_, true);
-    }
-    exact_.substitute(kSmall, values_, shape_.self, row + s, panel_, sum + s, rows.gate + s, acc,
-                      rows.w + s * values_);
-  }
-}
-
-template <typename T, typename O>
-void DenseBlocks<T, O>::forward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k,
-                                          const Visit& load, const Visit& done) {
+void DenseBlocks<T, O>::forward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+                                const Visit& done) {
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
   const int64_t most = std::min(kBlock, rows_);
-  const kernels::Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
-  const kernels::Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
+  const Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
+  const Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
   // Later blocks read w, rounded if products do.
-  const kernels::Buffer<O> right(kMixed ? rows_ * values_ : 0);
-  const kernels::Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
-  const kernels::Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
+  const Buffer<O> right(kMixed ? rows_ * values_ : 0);
+  const Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
+  const Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
 
   for (int64_t first = 0; first < rows_; first += kBlock) {
     const int64_t n = std::min(kBlock, rows_ - first);
@@ -80,7 +66,7 @@ void DenseBlocks<T, O>::forward(const kernels::MatrixView<T>& q, const kernels::
     std::fill_n(rows.w, n * values_, A{0});
     std::fill_n(rows.gate, n, A{0});
     load(rows);
-    kernels::pack_left<O>(q, first, n, keys_, q_left);
+    pack_left<O>(q, first, n, keys_, q_left);
     std::fill_n(largest + 0, n, -kInfinity);
     std::fill_n(sum + 0, n, A{0});
     std::fill_n(rows.mix, n * values_, A{0});
@@ -98,67 +84,52 @@ void DenseBlocks<T, O>::forward(const kernels::MatrixView<T>& q, const kernels::
         weights = scores;
         read = all + j * values_;
       }
-      mixed_.softmax({scores, n, cols, panel_, factor_}, kernels::kNoDiagonal, weights, panel_,
-                     largest, sum, rows.mix, values_);
-      kernels::multiply<O>(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
+      mixed_.softmax({scores, n, cols, panel_, factor_}, kNoDiagonal, weights, panel_, largest, sum,
+                     rows.mix, values_);
+      multiply<O>(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
     }
 
     pack_rows_as_columns<O>(k, first, n, keys_, k_left + 0, columns + 0, panel_);
     scores_of(n, n, q_left, columns, keys_, scores);
     exact_.softmax({scores, n, n, panel_, factor_}, shape_.self ? 1 : 0, scores, panel_, largest,
                    sum, rows.mix, values_);
-    solve_block(rows, scores, sum);
+    solve_lower<A>(n, values_, shape_.self, scores, panel_, sum, rows.gate, rows.mix, rows.w);
     for (int64_t i = 0; i < n; ++i) {
       const bool reads = sum[i] != 0 && first + i < shape_.length;
       lse[i] = reads ? largest[i] + std::log2(sum[i]) : kInfinity;
     }
     if constexpr (kMixed) {
-      kernels::pack_left<O>(kernels::MatrixView<A>{rows.w, n, values_, values_}, 0, n, values_, w_left);
-      kernels::pack_right<O>(w_left, n, values_, right + first * values_);
+      pack_left<O>(MatrixView<A>{rows.w, n, values_, values_}, 0, n, values_, w_left);
+      pack_right<O>(w_left, n, values_, right + first * values_);
     }
     done(rows);
   }
-  kernels::release_gemm();
+  release_gemm();
 }
 
 template <typename T, typename O>
-void DenseBlocks<T, O>::solve_block_backward(const DenseRows<A>& rows, const A* p) const {
-  for (int64_t s = rows.n - kSmall; s >= 0; s -= kSmall) {
-    const A* row = p + s * panel_;
-    const int64_t later = rows.n - s - kSmall;
-    A* acc = rows.l + s * values_;
-    if (later > 0) {
-      kernels::multiply<O>(kSmall, values_, later, row + s + kSmall, panel_,
-                         rows.h + (s + kSmall) * values_, values_, acc, values_, true);
-    }
-    exact_.substitute_backward(kSmall, values_, shape_.self, row + s, panel_, rows.gate + s, acc,
-                               rows.h + s * values_);
-  }
-}
-
-template <typename T, typename O>
-void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k,
-                                           const Visit& load, const Visit& done, A* dq) {
+void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
+                                 const Visit& done, A* dq) {
   const bool wanted = dq != nullptr;
   const int64_t most = std::min(kBlock, rows_), tile = most * panel_, matrix = most * values_;
   const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
   // By row of the sequence: h, which earlier blocks read, and what is packed ahead.
   const int64_t kept = kAhead ? panels() * panel_ : panel_, in_order = kAhead ? rows_ : panel_;
-  const kernels::Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
-  const kernels::Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
-  const kernels::Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
+  const Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
+  const Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
+  const Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
   // By row of the block.
-  const kernels::Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
-  const kernels::Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
+  const Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
+  const Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
   // Of a tile.
-  const kernels::Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
-  const kernels::Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
-  const kernels::Buffer<O> ds_pairs(kMixed ? tile : 0);
-  const kernels::Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
+  const Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
+  const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
+  const Buffer<O> ds_pairs(kMixed ? tile : 0);
+  const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
   // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
   // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
   // differ.
-  const kernels::Buffer<A> origin(values_), near(wanted ? matrix : 0);
+  const Buffer<A> origin(values_), near(wanted ? matrix : 0);
 
   const auto block = [&](int64_t first) {
     const int64_t n = std::min(kBlock, rows_ - first);
@@ -203,12 +174,12 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
     pack_rows_as_columns<O>(q, i, cols, keys_, left + 0, q_columns + at(i, keys_), panel_);
     if (!wanted) return;
     if constexpr (kMixed) {
-      kernels::pack_right<O>(left, cols, keys_, q_right + i * keys_);
+      pack_right<O>(left, cols, keys_, q_right + i * keys_);
     } else if (std::is_same_v<O, T> && q.cols == keys_ && i + cols <= q.rows) {
       q_rows = reinterpret_cast<const O*>(q.data + i * q.stride);
       q_stride = q.stride;
     } else {
-      kernels::pack_left<O>(q, i, cols, keys_, left);
+      pack_left<O>(q, i, cols, keys_, left);
       q_rows = left;
       q_stride = keys_;
     }
@@ -216,13 +187,13 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
   // h of rows [i, i + n), found at x, for later tiles.
   const auto pack_h = [&](int64_t i, int64_t n, const A* x) {
     if constexpr (kMixed) {
-      kernels::pack_left<O>(kernels::MatrixView<A>{x, n, values_, values_}, 0, n, values_, left);
-      kernels::pack_right<O>(left, n, values_, h_right + i * values_);
+      pack_left<O>(MatrixView<A>{x, n, values_, values_}, 0, n, values_, left);
+      pack_right<O>(left, n, values_, h_right + i * values_);
       if (!wanted) return;
       pack_parts<O>(x, n, values_, 1, left + 0);
-      kernels::pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
+      pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
     } else if (wanted) {
-      kernels::pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
+      pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
     }
   };
   if (kAhead) {
@@ -232,11 +203,11 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
   // The tile of keys [first, first + n) and queries [i, i + cols), whose scores are made: its
   // weights and, if wanted, the gradients of q and k through it.
   const auto backward_tile = [&](int64_t n, int64_t i, int64_t cols, int64_t diagonal) {
-    const kernels::ScoreTile<A> t{scores, n, cols, panel_, factor_};
+    const ScoreTile<A> t{scores, n, cols, panel_, factor_};
     if (!wanted) {
       exact_.weights(t, diagonal, lse + i, scores, panel_);
       if constexpr (kMixed) {
-        kernels::pack_left<O>(kernels::MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
+        pack_left<O>(MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
       }
       return;
     }
@@ -250,20 +221,20 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
     }
     mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, weights, slopes, ds_pairs);
     if constexpr (kMixed) q_rows = q_right + i * keys_;
-    kernels::multiply<O>(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
+    multiply<O>(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
     const O* right = slopes;
     if constexpr (kMixed) right = ds_pairs;
-    kernels::multiply<O>(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
-                       dq + (i / panel_ * keys_ * panel_ + i % panel_), panel_of(i), true);
+    multiply<O>(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
+                dq + (i / panel_ * keys_ * panel_ + i % panel_), panel_of(i), true);
   };
 
   for (int64_t first = (rows_ - 1) / kBlock * kBlock; first >= 0; first -= kBlock) {
     const DenseRows<A> rows = block(first);
     const int64_t n = rows.n;
-    kernels::pack_left<O>(k, first, n, keys_, k_left);
+    pack_left<O>(k, first, n, keys_, k_left);
     if (wanted) {
       std::fill_n(dk + 0, n * keys_, A{0});
-      kernels::pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
+      pack_left_transposed<O>(k_left, n, keys_, keys_, k_left_transposed, kBlock);
       for (int64_t i = 0; i < n; ++i) {
         const A* row = rows.w + i * values_;
 #pragma omp simd
@@ -277,11 +248,11 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
       scores_of(n, cols, k_left, q_columns + at(i, keys_), keys_, scores);
       backward_tile(n, i, cols, kAll);
       if constexpr (kMixed) {
-        kernels::multiply<O>(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l,
-                           values_, true);
+        multiply<O>(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l, values_,
+                    true);
       } else {
-        kernels::multiply<O>(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l,
-                           values_, true);
+        multiply<O>(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l, values_,
+                    true);
       }
     }
 
@@ -289,7 +260,7 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
     if (!kAhead) pack_queries(first, n);
     scores_of(n, n, k_left, q_columns + at(first, keys_), keys_, scores);
     exact_.weights({scores, n, n, panel_, factor_}, diagonal, lse + first, exact, panel_);
-    solve_block_backward(rows, exact);
+    solve_lower_backward<A>(n, values_, shape_.self, exact, panel_, rows.gate, rows.l, rows.h);
     if (kAhead) pack_h(first, n, rows.h);
     if (wanted) {
       for (int64_t i = 0; i < n; ++i) {
@@ -306,15 +277,15 @@ void DenseBlocks<T, O>::backward(const kernels::MatrixView<T>& q, const kernels:
     }
     done(rows);
   }
-  kernels::release_gemm();
+  release_gemm();
   if (!wanted) return;
 
   const A scale = static_cast<A>(shape_.scale);
-  const kernels::Buffer<A> panel(panel_ * keys_);
+  const Buffer<A> panel(panel_ * keys_);
   for (int64_t i = 0; i < rows_; i += panel_) {
     const int64_t n = panel_of(i);
     for (int64_t x = 0; x < n * keys_; ++x) panel[x] = scale * dq[i * keys_ + x];
-    kernels::pack_left_transposed<A>(panel, keys_, n, n, dq + i * keys_, keys_);
+    pack_left_transposed<A>(panel, keys_, n, n, dq + i * keys_, keys_);
   }
 }
 
@@ -323,4 +294,4 @@ template class DenseBlocks<Bfloat16, Bfloat16>;
 template class DenseBlocks<Bfloat16, float>;
 template class DenseBlocks<double, double>;
 
-}  // namespace hopmix::ops
+}  // namespace hopmix::kernels

@@ -28,19 +28,19 @@
 #include <type_traits>
 
 #include "hopmix/kernels/base/bfloat16.h"
-#include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/kernels/base/operands.h"
+#include "hopmix/kernels/dense/softmax_tile.h"
 
-namespace hopmix::ops {
+namespace hopmix::kernels {
 
 struct DenseShape {
   int64_t length, key_width, value_width;
   bool self;  // whether a token reads itself
   double scale;
 
-  int64_t rows() const { return kernels::padded(length); }
-  int64_t keys() const { return kernels::padded(key_width); }
-  int64_t values() const { return kernels::padded(value_width); }
+  int64_t rows() const { return padded(length); }
+  int64_t keys() const { return padded(key_width); }
+  int64_t values() const { return padded(value_width); }
 };
 
 /// What belongs to a block of rows [first, first + n): numbers a row, and matrices [n, values].
@@ -52,12 +52,12 @@ struct DenseRows {
   const A* dk = nullptr;         // [n, keys], if wanted
 };
 
-/// T is the storage type of q and k; O and Products as above. Of the matrices of a sequence only
+/// T is the storage type of q and k; O what products take. Of the matrices of a sequence only
 /// those are kept whole that other blocks read: w forward, h backward.
 template <typename T, typename O>
 class DenseBlocks {
  public:
-  using A = kernels::Accumulator<T>;
+  using A = Accumulator<T>;
   using Visit = std::function<void(const DenseRows<A>&)>;
 
   explicit DenseBlocks(const DenseShape& shape)
@@ -70,25 +70,24 @@ class DenseBlocks {
   /// Block by block, from the first: load(rows) fills gate and w, which holds c and is 0 before;
   /// done(rows) finds w, mix and lse: log2 of the sum of 2^(factor q . k), infinity where nothing
   /// is read.
-  void forward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k, const Visit& load,
+  void forward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
                const Visit& done);
 
   /// Block by block, from the last: load(rows) fills gate, w, mix and lse, and the direct gradients
   /// of w and mix in l and h, all 0 before (lse infinity); done(rows) finds the total ones, and dk.
   /// load() may be called twice for a block. dq [rows, keys], or null: then there is no dk either.
-  void backward(const kernels::MatrixView<T>& q, const kernels::MatrixView<T>& k, const Visit& load,
+  void backward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
                 const Visit& done, A* dq);
 
   /// Rows of a block of the substitution.
   static constexpr int64_t kBlock = 128;
 
  private:
-  static constexpr int64_t kSmall = kernels::kTileLanes;  // its own smaller ones
   static constexpr bool kMixed = !std::is_same_v<O, A>;
   // Whether the backward packs right factors of the whole sequence, not of a tile for it alone:
   // bfloat16 products are so quick that packing for each would take a quarter of the time.
   static constexpr bool kAhead = kMixed;
-  static constexpr int64_t kAll = -kernels::kNoDiagonal;
+  static constexpr int64_t kAll = -kNoDiagonal;
 
   int64_t panels() const { return (rows_ + panel_ - 1) / panel_; }
 
@@ -99,11 +98,8 @@ class DenseBlocks {
 
   void scores_of(int64_t m, int64_t n, const O* rows, const O* columns, int64_t width,
                  A* out) const {
-    kernels::multiply<O>(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
+    multiply<O>(m, n, width, rows, width, columns, panel_, out, panel_, /*add=*/false);
   }
-
-  void solve_block(const DenseRows<A>& rows, const A* p, const A* sum) const;
-  void solve_block_backward(const DenseRows<A>& rows, const A* p) const;
 
   DenseShape shape_;
   int64_t rows_, keys_, values_;
@@ -111,8 +107,8 @@ class DenseBlocks {
   // is wasted. Float right factors of a tile are packed for it alone.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
-  const kernels::TileTable<A, O>& mixed_ = kernels::tiles<A, O>();
-  const kernels::TileTable<A, A>& exact_ = kernels::tiles<A, A>();
+  const TileTable<A, O> mixed_ = tiles<A, O>();
+  const TileTable<A, A> exact_ = tiles<A, A>();
 };
 
-}  // namespace hopmix::ops
+}  // namespace hopmix::kernels
