@@ -5,6 +5,7 @@ import torch
 
 import blockwise
 import delta
+import linear
 import log_linear
 import outer
 import retrieval
@@ -181,6 +182,8 @@ def operator_calls():
         leaves = [t.clone().requires_grad_() for t in (x, w, b)]
         yield name, ops.short_convolution.default, (*leaves, True, cu), {}
         yield name + "_backward", ops.short_convolution_backward.default, (x, x, w, b, True, cu, [True, False, True]), {}
+    for mark, op, args in linear.operator_calls():
+        yield mark, op, args, {}
     # Of one token: without a derivative.
     token = [rand(2, heads, 5, dtype=torch.float64) for heads in (4, 2, 2)]
     gates = (rand(2, 4, seed=1, low=-1, high=0), rand(2, 4, seed=2, low=0, high=1))
