@@ -291,6 +291,10 @@ Problem sdpa(const Shape& s, const Case&) {
   return {heads_first(qkv(s)), [](Inputs x) { return causal_attention(x[0], x[1], x[2]); }};
 }
 
+Problem attention(const Shape& s, const Case&) {
+  return {qkv(s), [](Inputs x) { return ops::attention(x[0], x[1], x[2]); }};
+}
+
 constexpr int64_t kSelected = 32;  // positions a token and head
 
 Problem attention_topk(const Shape& s, const Case&) {
@@ -379,6 +383,11 @@ std::vector<Group> groups() {
        sdpa,
        {""},
        {.growth = Growth::kQuadraticTime, .is_peer = true, .heads_first = true}},
+      {"attention",
+       "causal softmax attention, by blocks",
+       attention,
+       {""},
+       {.growth = Growth::kQuadraticTime}},
       {"attention_topk",
        "causal attention and the 32 best positions of each token",
        attention_topk,

@@ -97,6 +97,10 @@ TEST(Cases, TheDenseSolveIsTheDenseRecurrence) {
   for (const int64_t length : {1, 2, 65}) expect_same("glr_attention dense", "dense_solve", length);
 }
 
+TEST(Cases, AttentionIsThatOfPyTorch) {
+  for (const int64_t length : {1, 20, 150}) expect_same("attention", "sdpa", length);
+}
+
 TEST(Cases, SelectionIsAttentionWithAndWithoutAMatrixOfScores) {
   for (const int64_t length : {1, 20, 150}) {
     for (const char* peer : {"sdpa", "topk_by_scores"}) expect_same("attention_topk", peer, length);

@@ -4,8 +4,8 @@ import torch
 
 from operators import inputs, ops, reference, softmax_weights
 
-NAMES = ("dense_recurrence", "chacal", "block_chacal")
-INPUTS = {"dense_recurrence": 6, "chacal": 3, "block_chacal": 3}
+NAMES = ("dense_recurrence", "chacal", "block_chacal", "attention")
+INPUTS = {"dense_recurrence": 6, "chacal": 3, "block_chacal": 3, "attention": 3}
 GAMMA = 0.9
 
 
@@ -14,7 +14,7 @@ def block_inputs(name, **sizes):
 
 
 def tail(name):
-    return () if name == "dense_recurrence" else (GAMMA,)
+    return (GAMMA,) if name in ("chacal", "block_chacal") else ()
 
 
 def call(name, tensors, **kwargs):
@@ -71,6 +71,8 @@ def block_chacal(q, k, v, gamma, b=None, scale=None):
 def dense(name, tensors, scale=None, block=None):
     if name == "dense_recurrence":
         return reference("glr_attention", tensors, ops.pattern("dense", tensors[0].shape[1]), scale)
+    if name == "attention":
+        return chacal(*tensors, 0.0, scale)
     if name == "chacal":
         return chacal(*tensors, GAMMA, scale)
     return block_chacal(*tensors, GAMMA, block, scale)

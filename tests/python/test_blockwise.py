@@ -1,4 +1,4 @@
-"""What the blockwise operators (dense_recurrence, chacal, block_chacal) have in common."""
+"""What the blockwise operators (dense_recurrence, chacal, block_chacal, attention) have in common."""
 
 import pytest
 import torch
@@ -240,7 +240,7 @@ def test_errors_name_the_argument(name):
     with pytest.raises(ValueError, match=rf"^{name}: cu_seqlens\[1\] is 19, but must be T = 20$"):
         call(name, block_inputs(name, B=1), cu_seqlens=torch.tensor([0, 19]))
     backward = getattr(ops, name + "_backward")
-    arguments = {"dense_recurrence": (None,), "chacal": (0.9, None), "block_chacal": (0.9, None, None)}[name]
+    arguments = {"dense_recurrence": (None,), "chacal": (0.9, None), "block_chacal": (0.9, None, None), "attention": (None,)}[name]
     y = call(name, tensors)
     with pytest.raises(ValueError, match=rf"^{name}_backward: kept has 5 tensors"):
         backward(y, [y] * 5, *tensors, *arguments, None, [True] * INPUTS[name])

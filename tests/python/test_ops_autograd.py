@@ -68,9 +68,10 @@ def operator_calls():
             cu = bounds if packed else None
             tensors = blockwise.block_inputs(name, B=1 if packed else 2, T=9, D=3, DV=2)
             leaves = [t.clone().requires_grad_() for t in tensors]
-            rest = {"dense_recurrence": (None,), "chacal": (0.9, 0.7), "block_chacal": (0.9, 2, None)}[name]
+            rest = {"chacal": (0.9, 0.7), "block_chacal": (0.9, 2, None)}.get(name, (None,))
             inner, backward = getattr(ops, "_" + name), getattr(ops, name + "_backward")
             y, *kept = inner(*tensors, *rest, cu)
+            kept = [y, *kept] if name == "attention" else kept
             mark = name + ("-packed" if packed else "")
             needs = [i != 1 for i in range(len(tensors))]
             yield mark, getattr(ops, name).default, (*leaves, *rest, cu), {}

@@ -7,16 +7,7 @@
 // reads of earlier blocks is a product with W that is already solved (tile by tile, with the online
 // softmax of flash attention, arXiv 2205.14135), then its diagonal block is solved. No score
 // outlives its tile.
-//
-// Backward. Let l = dLoss/dw and h = dLoss/dmix, both total. Then
-//
-//   h_i = direct_i + g_i l_i,   l_j = direct_j + sum_i P_ij h_i:
-//
-// the transposed system, by blocks of columns from the last to the first. From it
-// dLoss/dc = l, dLoss/dg_i = l_i . mix_i, and with d_ij = h_i . w_j the scores get
-// P_ij (d_ij - sum_j P_ij d_ij) = P_ij (d_ij - h_i . mix_i), all of it from the same tiles. Tiles
-// are transposed (rows are keys), so that no product needs the transpose of a tile; P comes back
-// from the scores and the kept log2-sum-exp2 of each row.
+// The derivations are in README.md.
 //
 // Products take operands of type O, everything else is the accumulator type A.
 #pragma once

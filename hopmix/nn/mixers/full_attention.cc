@@ -14,18 +14,6 @@ const char* pointers_name(bool include_self) {
   return include_self ? "pointers" : "earlier_pointers";
 }
 
-Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Packing& packing) {
-  // PyTorch's knows no packed sequences on the CPU.
-  if (packing) {
-    return std::get<0>(
-        ops::attention_topk(q, k, v, /*kappa=*/1, {}, /*include_self=*/true, packing.cu_seqlens()));
-  }
-  return torch::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2),
-                                             v.transpose(1, 2), {}, 0.0, /*is_causal=*/true, {},
-                                             /*enable_gqa=*/q.size(2) != k.size(2))
-      .transpose(1, 2);
-}
-
 }  // namespace
 
 FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config), past_("dense") {
@@ -63,7 +51,7 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
     std::tie(y, cache.earlier.indices) = ops::attention_topk(
         qkv[0], qkv[1], qkv[2], earlier, {}, /*include_self=*/false, packing.cu_seqlens());
   } else {
-    y = causal_attention(qkv[0], qkv[1], qkv[2], packing);
+    y = ops::attention(qkv[0], qkv[1], qkv[2], {}, packing.cu_seqlens());
   }
   if (config_.publication) context.mem[config_.mem] = std::move(cache);
   return out_(context.wanted(y.flatten(2)));

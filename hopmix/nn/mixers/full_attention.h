@@ -18,9 +18,8 @@ struct FullAttentionConfig : HeadsConfig {
   std::shared_ptr<Publication> publication = nullptr;  // what is published
 };
 
-/// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by PyTorch's
-/// scaled_dot_product_attention, or by attention_topk where a reader of the publication wants the
-/// selection, or sequences are packed.
+/// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by ops::attention, or by
+/// attention_topk where a reader of the publication wants the selection.
 class FullAttention : public Mixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);
