@@ -1,6 +1,5 @@
-// An operator over time with a matrix state, from its inputs and its Rule (chunked_heads.h):
-// checks, CPU and meta kernels, autograd. Sequences of one token, as in decoding, go by
-// kernels/decode/matrix_step.h instead. With INPUTS = q, k, v and more:
+// An operator over time with a matrix state (kernels/chunked/matrix_state.h) from a description of
+// its inputs: checks, CPU and meta kernels, autograd. With INPUTS = q, k, v and more:
 //   NAME(INPUTS, float? scale=None, Tensor? initial_state=None, Tensor? cu_seqlens=None)
 //       -> (Tensor o, Tensor state)
 //   NAME_backward(Tensor? grad_o, Tensor? grad_state, INPUTS, float? scale, Tensor? initial_state,
@@ -21,39 +20,26 @@
 #include <tuple>
 #include <vector>
 
-#include "hopmix/kernels/decode/matrix_step.h"
-#include "hopmix/ops/block_types.h"
-#include "hopmix/ops/chunked_heads.h"
+#include "hopmix/kernels/chunked/delta_rule.h"
+#include "hopmix/kernels/chunked/linear_attention.h"
+#include "hopmix/ops/checks.h"
+#include "hopmix/ops/engines.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/overloads.h"
 
 namespace hopmix::ops {
 
-/// What a step takes beside q, k and v: log decays of a head, or of its key channels, and the share
-/// of the error that the delta rule writes. Undefined where there are none.
+/// What an operator takes beside q, k and v, or their gradients: log decays of a head, or of its
+/// key channels, and the share of the error that the delta rules write. Undefined where there are
+/// none.
 struct Gates {
   Tensor log_decay, beta;
 };
 
-/// o and state of the sequences of one token.
-template <typename T>
-void step_forward(const ChunkedCall& call, const Gates& gates, const Tensor& o,
-                  const Tensor& state) {
-  const auto read_gate = [](const Tensor& t) { return t.defined() ? read<T>(t) : nullptr; };
-  kernels::matrix_step<T>(
-      {read<T>(call.q), read<T>(call.k), read<T>(call.v), read_gate(gates.log_decay),
-       gates.log_decay.defined() && gates.log_decay.dim() == 4, read_gate(gates.beta),
-       read_state<T>(call.initial_state), call.heads, call.kv_heads, call.key_width,
-       call.value_width, call.scale, call.sequences},
-      write<T>(o), write<kernels::Accumulator<T>>(state));
-}
-
 /// Op describes one operator on N tensors, of which the first three are q, k and v:
 ///   kName, kInputs                        "ssd", "Tensor q, Tensor k, ..."
 ///   check(Arguments&, const Tensors<N>&)  of the inputs after v; may be absent if there are none
-///   gates(const Tensors<N>&)              which of them are the Gates
-///   Rule<T, O>                  Rule(call, inputs, gradients), both Tensors<N>: the
-///                                         gradients are undefined where they are not wanted
+///   gates(const Tensors<N>&)              which of them, or of their gradients, are the Gates
 template <typename Op, size_t N, typename Indices = std::make_index_sequence<N>>
 struct ChunkedOperator;
 
@@ -84,24 +70,45 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
     return outputs(check(Op::kName, {t...}, initial, cu));
   }
 
+  // `in` and `initial` are contiguous.
+  template <typename T>
+  static kernels::MatrixStateInputs<T> inputs(const Arguments& args, const Tensors<N>& in,
+                                              Scale scale, Maybe initial,
+                                              const kernels::Sequences& sequences) {
+    const Gates gates = Op::gates(in);
+    return {read<T>(in[0]),
+            read<T>(in[1]),
+            read<T>(in[2]),
+            read_defined<T>(gates.log_decay),
+            decays_channels(gates),
+            read_defined<T>(gates.beta),
+            read_state<T>(initial),
+            args.size("H"),
+            args.size("G"),
+            args.size("DK"),
+            args.size("DV"),
+            args.scale(scale),
+            sequences};
+  }
+  static bool decays_channels(const Gates& gates) {
+    return gates.log_decay.defined() && gates.log_decay.dim() == 4;
+  }
+
   static Outputs forward_cpu(TensorArgument<I>... t, Scale scale, Maybe initial, Maybe cu) {
     const Arguments args = check(Op::kName, {t...}, initial, cu);
     const Tensors<N> in = contiguous(Tensors<N>{t...});
-    const ChunkedCall call(args, in[0], in[1], in[2], scale, contiguous_if(initial), cu);
+    const std::optional<Tensor> first = contiguous_if(initial);
+    const kernels::Sequences sequences = bind_sequences(args, cu);
+    const double factor = args.scale(scale);
     const Outputs out = outputs(args);
-    if (call.value_width == 0) return out;
-    const Tensor &o = std::get<0>(out), &state = std::get<1>(out);
-    const auto& sequences = call.sequences.list;
-    const auto is_step = [](const kernels::Sequence& s) { return s.length == 1; };
-    if (std::any_of(sequences.begin(), sequences.end(), is_step)) {
-      with_storage_type(args.dtype(),
-                        [&]<typename T>() { step_forward<T>(call, Op::gates(in), o, state); });
-      if (std::all_of(sequences.begin(), sequences.end(), is_step)) return out;
-    }
-    with_block_types(args.dtype(), [&]<typename T, typename O>() {
-      using Rule = typename Op::template Rule<T, O>;
-      const auto make = [&] { return Rule(call, in, Tensors<N>()); };
-      chunked_forward<T>(call, make, o, state, /*stepped=*/true);
+    if (args.size("DV") == 0) return out;
+    ensure_gemm_engine();
+    with_storage_type(args.dtype(), [&]<typename T>() {
+      const auto all = inputs<T>(args, in, factor, first, sequences);
+      T* const o = write<T>(std::get<0>(out));
+      auto* const state = write<kernels::Accumulator<T>>(std::get<1>(out));
+      all.beta != nullptr ? kernels::delta_rule(all, o, state)
+                          : kernels::linear_attention(all, o, state);
     });
     return out;
   }
@@ -131,20 +138,28 @@ struct ChunkedOperator<Op, N, std::index_sequence<I...>> {
                                           Scale scale, Maybe initial, Maybe cu, Needs needs) {
     const Arguments args = check_backward(grad_o, grad_state, {t...}, initial, cu);
     const Tensors<N> in = contiguous(Tensors<N>{t...});
-    const ChunkedCall call(args, in[0], in[1], in[2], scale, contiguous_if(initial), cu);
+    const std::optional<Tensor> first = contiguous_if(initial), d_o = contiguous_if(grad_o),
+                                d_state = contiguous_if(grad_state);
+    const kernels::Sequences sequences = bind_sequences(args, cu);
+    const double factor = args.scale(scale);
     const std::vector<Tensor> out = new_gradients(in, initial, needs);
-    if (call.value_width == 0) {
+    if (args.size("DV") == 0) {
       for (const Tensor& x : out) x.zero_();
       return out;
     }
     const Tensors<N> wanted{needs[I] ? out[I] : Tensor()...};
-    const Tensor d_o = grad_o ? grad_o->contiguous() : Tensor();
-    const Tensor d_state = grad_state ? grad_state->contiguous() : Tensor();
-    with_block_types(args.dtype(), [&]<typename T, typename O>() {
-      using Rule = typename Op::template Rule<T, O>;
-      const auto make = [&] { return Rule(call, in, wanted); };
-      chunked_backward<T>(call, make, d_o, d_state,
-                          {wanted[0], wanted[1], wanted[2], needs[N] ? out[N] : Tensor()});
+    const Gates gates = Op::gates(wanted);
+    ensure_gemm_engine();
+    with_storage_type(args.dtype(), [&]<typename T>() {
+      const auto all = inputs<T>(args, in, factor, first, sequences);
+      const kernels::MatrixStateGradients<T> to{
+          write_defined<T>(wanted[0]),  write_defined<T>(wanted[1]),
+          write_defined<T>(wanted[2]),  write_defined<T>(gates.log_decay),
+          write_defined<T>(gates.beta), write_if<kernels::Accumulator<T>>(needs[N], out[N])};
+      const T* const from_o = read_if<T>(d_o);
+      const auto* const from_state = read_state<T>(d_state);
+      all.beta != nullptr ? kernels::delta_rule_backward(all, from_o, from_state, to)
+                          : kernels::linear_attention_backward(all, from_o, from_state, to);
     });
     return out;
   }

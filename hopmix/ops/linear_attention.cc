@@ -1,9 +1,7 @@
 // linear_attention: S_t = S_{t-1} + k_t v_t^T, o_t = scale q_t S_t. The mathematics is in
-// outer_products.h.
+// kernels/chunked/README.md.
 #include "hopmix/ops/chunked_operator.h"
-#include "hopmix/ops/decays.h"
 #include "hopmix/ops/ops.h"
-#include "hopmix/ops/outer_products.h"
 
 namespace hopmix::ops {
 namespace {
@@ -13,12 +11,6 @@ struct Op {
   static constexpr char kInputs[] = "Tensor q, Tensor k, Tensor v";
 
   static Gates gates(const Tensors<3>&) { return {}; }
-
-  template <typename T, typename O>
-  struct Rule : OuterProducts<T, O, HeadDecay<T, O, /*kDecays=*/false>> {
-    Rule(const ChunkedCall& call, const Tensors<3>&, const Tensors<3>&)
-        : Rule::OuterProducts(call, {call, {}, {}}) {}
-  };
 };
 using Operator = ChunkedOperator<Op, 3>;
 

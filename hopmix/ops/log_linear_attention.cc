@@ -1,11 +1,13 @@
 // log_linear_attention and log_linear_delta_rule: checks, CPU and meta kernels, autograd. The
-// mathematics is in log_linear.h and delta_transition.h.
+// mathematics is in kernels/chunked/README.md.
 #include <torch/library.h>
 
 #include <utility>
 
-#include "hopmix/ops/delta_transition.h"
-#include "hopmix/ops/log_linear.h"
+#include "hopmix/kernels/chunked/fenwick.h"
+#include "hopmix/kernels/chunked/log_linear_attention.h"
+#include "hopmix/ops/checks.h"
+#include "hopmix/ops/engines.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"
 #include "hopmix/ops/saved_autograd.h"
@@ -17,6 +19,7 @@ using Scale = std::optional<double>;
 
 struct Attention {
   static constexpr size_t kCount = 5;
+  static constexpr bool kCorrects = false;
   static constexpr char kName[] = "log_linear_attention";
   static constexpr char kInputs[] =
       "Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor level_scales";
@@ -24,17 +27,11 @@ struct Attention {
   static void check(Arguments& args, const Tensors<5>& in) {
     args.tensor("log_decay", in[3], {"B", "T", "H"});
   }
-
-  template <typename T, typename O>
-  static auto rule(const ChunkedCall& call, const Tensors<5>& in, const Tensors<5>& out) {
-    using Transition = DecayTransition<T, O>;
-    return LogLinear<T, O, Transition>(call, Transition(call, in[3], out[3]),
-                                                 LevelScales<T>(call, in[4], out[4]));
-  }
 };
 
 struct DeltaAttention {
   static constexpr size_t kCount = 6;
+  static constexpr bool kCorrects = true;  // the input before the last is beta
   static constexpr char kName[] = "log_linear_delta_rule";
   static constexpr char kInputs[] =
       "Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor beta, Tensor level_scales";
@@ -43,18 +40,10 @@ struct DeltaAttention {
     args.tensor("log_decay", in[3], {"B", "T", "H"});
     args.tensor("beta", in[4], {"B", "T", "H"});
   }
-
-  template <typename T, typename O>
-  static auto rule(const ChunkedCall& call, const Tensors<6>& in, const Tensors<6>& out) {
-    using Transition = DeltaTransition<T, O>;
-    return LogLinear<T, O, Transition>(call,
-                                                 Transition(call, {in[4], in[3], out[4], out[3]}),
-                                                 LevelScales<T>(call, in[5], out[5]));
-  }
 };
 
 void check_levels(const std::string& op, const c10::SymInt& given, int64_t longest) {
-  const int64_t needed = fenwick_levels(longest);
+  const int64_t needed = kernels::fenwick_levels(longest);
   TORCH_CHECK_VALUE(given >= needed, op, ": level_scales has L = ", given,
                     " levels, but must have at least L = ", needed, " for ", longest, " tokens");
 }
@@ -84,10 +73,21 @@ struct Op : Form {
     return args;
   }
 
-  static ChunkedCall bind(const Arguments& args, const Inputs& in, Scale scale, Maybe cu) {
-    ChunkedCall call(args, in[0], in[1], in[2], scale, std::nullopt, cu);
-    check_levels(args.op(), in.back().sym_size(3), call.sequences.longest());
-    return call;
+  static kernels::Sequences bind(const Arguments& args, const Inputs& in, Maybe cu) {
+    kernels::Sequences sequences = bind_sequences(args, cu);
+    check_levels(args.op(), in.back().sym_size(3), sequences.longest());
+    return sequences;
+  }
+
+  // `in` is contiguous.
+  template <typename T>
+  static kernels::LogLinearInputs<T> inputs(const Arguments& args, const Inputs& in, double scale,
+                                            const kernels::Sequences& sequences) {
+    return {{read<T>(in[0]), read<T>(in[1]), read<T>(in[2]), read<T>(in[3]), /*channels=*/false,
+             Form::kCorrects ? read<T>(in[4]) : nullptr, /*initial_state=*/nullptr, args.size("H"),
+             args.size("G"), args.size("DK"), args.size("DV"), scale, sequences},
+            read<T>(in.back()),
+            args.size("L")};
   }
 
   static std::vector<Tensor> forward_meta(const Inputs& in, Scale, Maybe cu) {
@@ -97,12 +97,13 @@ struct Op : Form {
   static std::vector<Tensor> forward_cpu(const Inputs& given, Scale scale, Maybe cu) {
     const Arguments args = check(Form::kName, given, cu);
     const Inputs in = contiguous(given);
-    const ChunkedCall call = bind(args, in, scale, cu);
+    const kernels::Sequences sequences = bind(args, in, cu);
+    const double factor = args.scale(scale);
     const Tensor o = args.empty({"B", "T", "H", "DV"});
     if (o.numel() == 0) return {o};
-    with_block_types(args.dtype(), [&]<typename T, typename O>() {
-      const auto make = [&] { return Form::template rule<T, O>(call, in, {}); };
-      chunked_forward<T>(call, make, o, Tensor());
+    ensure_gemm_engine();
+    with_storage_type(args.dtype(), [&]<typename T>() {
+      kernels::log_linear_attention(inputs<T>(args, in, factor, sequences), write<T>(o));
     });
     return {o};
   }
@@ -125,18 +126,20 @@ struct Op : Form {
                                 Scale scale, Maybe cu, Needs needs) {
     const Arguments args = check_backward(grad_o, kept, given, cu);
     const Inputs in = contiguous(given);
-    const ChunkedCall call = bind(args, in, scale, cu);
+    const kernels::Sequences sequences = bind(args, in, cu);
+    const double factor = args.scale(scale);
     const Gradients out = gradients(in, needs);
     if (grad_o.numel() == 0) {
       for (const Tensor& x : out) x.zero_();
       return out;
     }
-    Inputs wanted;
-    for (size_t i = 0; i < N; ++i) wanted[i] = needs[i] ? out[i] : Tensor();
-    with_block_types(args.dtype(), [&]<typename T, typename O>() {
-      const auto make = [&] { return Form::template rule<T, O>(call, in, wanted); };
-      chunked_backward<T>(call, make, grad_o.contiguous(), Tensor(),
-                          {wanted[0], wanted[1], wanted[2], Tensor()});
+    const Tensor d_o = grad_o.contiguous();
+    ensure_gemm_engine();
+    with_storage_type(args.dtype(), [&]<typename T>() {
+      const auto to = [&](size_t i) { return write_if<T>(needs[i], out[i]); };
+      kernels::log_linear_attention_backward(
+          inputs<T>(args, in, factor, sequences), read<T>(d_o),
+          {{to(0), to(1), to(2), to(3), Form::kCorrects ? to(4) : nullptr}, to(N - 1)});
     });
     return out;
   }

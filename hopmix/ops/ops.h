@@ -172,6 +172,14 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             const std::optional<Tensor>& initial_state = {},
                                             const std::optional<Tensor>& cu_seqlens = {});
 
+/// Kimi Delta Attention (Kimi team 2025, arXiv 2510.26692): the same with a decay a key channel, S'
+/// = diag(e^{g_t}) S_{t-1} with g = log_decay [B,T,H,DK].
+std::tuple<Tensor, Tensor> kda(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& log_decay, const Tensor& beta,
+                               std::optional<double> scale = {},
+                               const std::optional<Tensor>& initial_state = {},
+                               const std::optional<Tensor>& cu_seqlens = {});
+
 /// One token of sparse_attention, or what that of glr_attention reads, from what a decoder holds:
 ///   y_h = sum_r softmax_r(scale q_h . k_r) v_r
 /// over the S slots of k and v, or those that `slots` lists (int32 [R], any order), and last own_k
@@ -196,8 +204,8 @@ Tensor matrix_step_(const Tensor& q, const Tensor& k, const Tensor& v,
 /// T) buckets of a Fenwick tree, each read with its own factor,
 ///   o_i = scale * sum over j <= i of level_scales[i, l(i,j)] e^{g_{j+1} + ... + g_i} (q_i . k_j)
 ///   v_j,
-/// l(i,j) the number of bits of i xor j (ops/fenwick.h). g = log_decay [B,T,H], level_scales
-/// [B,T,H,L] with L at least ceil(log2 T) + 1 -> [B,T,H,DV]. Time O(T log T).
+/// l(i,j) the number of bits of i xor j (kernels/chunked/fenwick.h). g = log_decay [B,T,H],
+/// level_scales [B,T,H,L] with L at least ceil(log2 T) + 1 -> [B,T,H,DV]. Time O(T log T).
 Tensor log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& log_decay, const Tensor& level_scales,
                             std::optional<double> scale = {},

@@ -24,6 +24,16 @@ const T* read_if(Maybe t) {
   return t ? read<T>(*t) : nullptr;
 }
 
+/// Null where undefined.
+template <typename T>
+const T* read_defined(const Tensor& t) {
+  return t.defined() ? read<T>(t) : nullptr;
+}
+template <typename T>
+T* write_defined(const Tensor& t) {
+  return t.defined() ? write<T>(t) : nullptr;
+}
+
 /// A state, or what is kept in the type of sums as states are.
 template <typename T>
 const kernels::Accumulator<T>* read_state(Maybe state) {

@@ -1,9 +1,7 @@
 // ssd: S_t = e^{g_t} S_{t-1} + k_t v_t^T, o_t = scale q_t S_t. The mathematics is in
-// outer_products.h.
+// kernels/chunked/README.md.
 #include "hopmix/ops/chunked_operator.h"
-#include "hopmix/ops/decays.h"
 #include "hopmix/ops/ops.h"
-#include "hopmix/ops/outer_products.h"
 
 namespace hopmix::ops {
 namespace {
@@ -17,12 +15,6 @@ struct Op {
   }
 
   static Gates gates(const Tensors<4>& in) { return {in[3], {}}; }
-
-  template <typename T, typename O>
-  struct Rule : OuterProducts<T, O, HeadDecay<T, O, /*kDecays=*/true>> {
-    Rule(const ChunkedCall& call, const Tensors<4>& in, const Tensors<4>& out)
-        : Rule::OuterProducts(call, {call, in[3], out[3]}) {}
-  };
 };
 using Operator = ChunkedOperator<Op, 4>;
 

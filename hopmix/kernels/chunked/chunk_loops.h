@@ -1,4 +1,4 @@
-// What chunked recurrences (ops/chunked_heads.h) do beside matrix products, compiled for every
+// What chunked recurrences (chunked_heads.h) do beside matrix products, compiled for every
 // instruction set and chosen at run time. Tiles are row-major; numbers of rows and columns are
 // multiples of kTileLanes, so only the loops over tensors have tails.
 #pragma once

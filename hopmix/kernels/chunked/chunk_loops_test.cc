@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "hopmix/kernels/chunked/decay_tree_loops.h"
 #include "hopmix/kernels/base/test_data.h"
+#include "hopmix/kernels/chunked/decay_tree_loops.h"
 
 namespace hopmix::kernels {
 namespace {
@@ -157,8 +157,9 @@ TYPED_TEST(ChunkLoopsTest, TheTreeMultipliesDecays) {
       loops.powers(g.data(), n * width, q.data());  // P of ones
       for (int64_t h = 1; h < n; h *= 2) {
         loops.powers(sums.data(), (n + h - 1) / h * width, d.data());
-        loops.join(n, width, h, q.data(), k.data(), d.data(), sums.data(), q.data(), k.data(),
-                   sums.data());
+        loops.join_readers(n, width, h, q.data(), d.data(), q.data());
+        loops.join_keys(n, width, h, k.data(), d.data(), k.data());
+        loops.join_sums(n, width, h, sums.data());
       }
       std::vector<double> from_start(n * width), to_end(n * width), all(width);
       for (int64_t c = 0; c < width; ++c) {

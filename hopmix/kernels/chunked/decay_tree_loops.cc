@@ -37,88 +37,122 @@ HWY_INLINE void for_neighbours(int64_t n, int64_t h, const F& f, const Alone& al
   }
 }
 
+// to = from, times a row of `by` in rows [begin, end).
 template <typename A>
-void join(int64_t n, int64_t width, int64_t h, const A* q, const A* k, const A* decays,
-          const A* sums, A* q2, A* k2, A* sums2) {
+HWY_INLINE void scale(const A* from, A* to, int64_t begin, int64_t end, int64_t width,
+                      const A* by) {
   const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
-  const auto copy = [&](const A* from, A* to, int64_t begin, int64_t end) HWY_ATTR {
-    if (from != to) std::copy(from + begin * width, from + end * width, to + begin * width);
-  };
-  const auto scale = [&](const A* from, A* to, int64_t begin, int64_t end, const A* by) HWY_ATTR {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t c = 0; c < width; c += lanes) {
-        const int64_t at = i * width + c;
-        hn::StoreU(hn::Mul(hn::LoadU(d, from + at), hn::LoadU(d, by + c)), d, to + at);
-      }
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+      const int64_t at = i * width + c;
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + at), hn::LoadU(d, by + c)), d, to + at);
     }
-  };
-  for_neighbours(
-      n, h,
-      [&](int64_t left, int64_t right, int64_t first, int64_t middle, int64_t end) HWY_ATTR {
-        copy(q, q2, first, middle);
-        scale(q, q2, middle, end, decays + left * width);
-        scale(k, k2, first, middle, decays + right * width);
-        copy(k, k2, middle, end);
-        for (int64_t c = 0; c < width; c += lanes) {
-          const auto sum = hn::Add(hn::LoadU(d, sums + left * width + c),
-                                   hn::LoadU(d, sums + right * width + c));
-          hn::StoreU(sum, d, sums2 + left / 2 * width + c);
-        }
-      },
-      [&](int64_t block, int64_t first) HWY_ATTR {
-        copy(q, q2, first, n);
-        copy(k, k2, first, n);
-        std::copy_n(sums + block * width, width, sums2 + block / 2 * width);
-      });
+  }
 }
 
 template <typename A>
-void part(int64_t n, int64_t width, int64_t h, const A* q2, const A* k2, const A* decays,
-          const A* e2, A* d_q, A* d_k, A* e) {
-  const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
-  // grad *= by for rows [begin, end) of a column; the sum of x o grad before.
-  const auto pass = [&](const A* x, A* grad, int64_t begin, int64_t end, int64_t c, Vec<A> by)
-                        HWY_ATTR {
-                          auto sum = hn::Zero(d);
-                          for (int64_t i = begin; i < end; ++i) {
-                            const auto g = hn::LoadU(d, grad + i * width + c);
-                            sum = hn::MulAdd(hn::LoadU(d, x + i * width + c), g, sum);
-                            hn::StoreU(hn::Mul(g, by), d, grad + i * width + c);
-                          }
-                          return sum;
-                        };
+void copy(const A* from, A* to, int64_t begin, int64_t end, int64_t width) {
+  if (from != to) std::copy(from + begin * width, from + end * width, to + begin * width);
+}
+
+template <typename A>
+void join_readers(int64_t n, int64_t width, int64_t h, const A* q, const A* decays, A* q2) {
   for_neighbours(
       n, h,
-      [&](int64_t left, int64_t right, int64_t first, int64_t middle, int64_t end) HWY_ATTR {
-        for (int64_t c = 0; c < width; c += lanes) {
-          const auto both = hn::LoadU(d, e2 + left / 2 * width + c);
-          const auto of_left = hn::LoadU(d, decays + left * width + c);
-          const auto of_right = hn::LoadU(d, decays + right * width + c);
-          hn::StoreU(hn::Add(both, pass(q2, d_q, middle, end, c, of_left)), d,
-                     e + left * width + c);
-          hn::StoreU(hn::Add(both, pass(k2, d_k, first, middle, c, of_right)), d,
-                     e + right * width + c);
+      [&](int64_t left, int64_t, int64_t first, int64_t middle, int64_t end) HWY_ATTR {
+        copy(q, q2, first, middle, width);
+        scale(q, q2, middle, end, width, decays + left * width);
+      },
+      [&](int64_t, int64_t first) HWY_ATTR { copy(q, q2, first, n, width); });
+}
+
+template <typename A>
+void join_keys(int64_t n, int64_t width, int64_t h, const A* k, const A* decays, A* k2) {
+  for_neighbours(
+      n, h,
+      [&](int64_t, int64_t right, int64_t first, int64_t middle, int64_t end) HWY_ATTR {
+        scale(k, k2, first, middle, width, decays + right * width);
+        copy(k, k2, middle, end, width);
+      },
+      [&](int64_t, int64_t first) HWY_ATTR { copy(k, k2, first, n, width); });
+}
+
+template <typename A>
+void join_sums(int64_t n, int64_t width, int64_t h, A* sums) {
+  const Tag<A> d;
+  for_neighbours(
+      n, h,
+      [&](int64_t left, int64_t right, int64_t, int64_t, int64_t) HWY_ATTR {
+        for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+          const auto sum = hn::Add(hn::LoadU(d, sums + left * width + c),
+                                   hn::LoadU(d, sums + right * width + c));
+          hn::StoreU(sum, d, sums + left / 2 * width + c);
         }
       },
       [&](int64_t block, int64_t)
-          HWY_ATTR { std::copy_n(e2 + block / 2 * width, width, e + block * width); });
+          HWY_ATTR { copy(sums + block * width, sums + block / 2 * width, 0, 1, width); });
 }
 
 template <typename A>
-void leaves(int64_t n, int64_t width, const A* q, const A* k, const A* q1, const A* decays,
-            const A* own, A* d_q, A* d_k, A* e) {
+void spread(int64_t n, int64_t width, int64_t h, const A* e2, A* e) {
+  for (int64_t block = 0; block * h < n; ++block) {
+    std::copy_n(e2 + block / 2 * width, width, e + block * width);
+  }
+}
+
+// e += the sum of x o grad over rows [begin, end), then grad *= by.
+template <typename A>
+HWY_INLINE void part(const A* x, A* grad, int64_t begin, int64_t end, int64_t width, const A* by,
+                     A* e) {
   const Tag<A> d;
-  const int64_t lanes = hn::Lanes(d);
+  for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto factor = hn::LoadU(d, by + c);
+    auto sum = hn::Zero(d);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto g = hn::LoadU(d, grad + i * width + c);
+      sum = hn::MulAdd(hn::LoadU(d, x + i * width + c), g, sum);
+      hn::StoreU(hn::Mul(g, factor), d, grad + i * width + c);
+    }
+    hn::StoreU(hn::Add(hn::LoadU(d, e + c), sum), d, e + c);
+  }
+}
+
+template <typename A>
+void part_readers(int64_t n, int64_t width, int64_t h, const A* q2, const A* decays, A* d_q, A* e) {
+  for_neighbours(
+      n, h,
+      [&](int64_t left, int64_t, int64_t, int64_t middle, int64_t end)
+          HWY_ATTR { part(q2, d_q, middle, end, width, decays + left * width, e + left * width); },
+      [](int64_t, int64_t) {});
+}
+
+template <typename A>
+void part_keys(int64_t n, int64_t width, int64_t h, const A* k2, const A* decays, A* d_k, A* e) {
+  for_neighbours(
+      n, h,
+      [&](int64_t, int64_t right, int64_t first, int64_t middle, int64_t) HWY_ATTR {
+        part(k2, d_k, first, middle, width, decays + right * width, e + right * width);
+      },
+      [](int64_t, int64_t) {});
+}
+
+template <typename A>
+void leaves(int64_t n, int64_t width, const A* q1, const A* decays, A* d_q, A* e) {
+  const Tag<A> d;
+  for (int64_t c = 0; c < n * width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto g = hn::LoadU(d, d_q + c);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, q1 + c), g, hn::LoadU(d, e + c)), d, e + c);
+    hn::StoreU(hn::Mul(g, hn::LoadU(d, decays + c)), d, d_q + c);
+  }
+}
+
+template <typename A>
+void add_rows(int64_t n, int64_t width, const A* factor, const A* x, A* y) {
+  const Tag<A> d;
   for (int64_t i = 0; i < n; ++i) {
-    const auto self = hn::Set(d, own[i]);
-    for (int64_t c = i * width; c < (i + 1) * width; c += lanes) {
-      const auto g = hn::LoadU(d, d_q + c);
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, q1 + c), g, hn::LoadU(d, e + c)), d, e + c);
-      hn::StoreU(hn::MulAdd(self, hn::LoadU(d, k + c), hn::Mul(g, hn::LoadU(d, decays + c))), d,
-                 d_q + c);
-      hn::StoreU(hn::MulAdd(self, hn::LoadU(d, q + c), hn::LoadU(d, d_k + c)), d, d_k + c);
+    const auto f = hn::Set(d, factor[i]);
+    for (int64_t c = i * width; c < (i + 1) * width; c += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::StoreU(hn::MulAdd(f, hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
     }
   }
 }
@@ -138,7 +172,8 @@ void behind(int64_t n, int64_t width, const A* g, const A* k, A* decayed, A* all
 
 template <typename A>
 DecayTreeLoops<A> loops() {
-  return {powers<A>, join<A>, part<A>, leaves<A>, behind<A>};
+  return {powers<A>,       join_readers<A>, join_keys<A>, join_sums<A>, spread<A>,
+          part_readers<A>, part_keys<A>,    leaves<A>,    add_rows<A>,  behind<A>};
 }
 DecayTreeLoops<float> loops_float() { return loops<float>(); }
 DecayTreeLoops<double> loops_double() { return loops<double>(); }

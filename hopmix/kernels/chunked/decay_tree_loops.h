@@ -1,4 +1,4 @@
-// The elementwise work of ops/channel_decay.h, compiled for every instruction set and chosen at run
+// The elementwise work of decay_tree.h, compiled for every instruction set and chosen at run
 // time. Rows are `width` long, a multiple of kTileLanes. Blocks of h tokens follow one another, the
 // last one may be shorter; two neighbours L and R make one of the next level, a last one without
 // neighbour is one by itself. Tensors of blocks have a row for each.
@@ -13,20 +13,24 @@ struct DecayTreeLoops {
   /// y = e^x.
   void (*powers)(const A* x, int64_t size, A* y);
 
-  /// From level h to 2h: q of R times d of L, k of L times d of R, the others copied; sums of
-  /// blocks. In place if q2 is q, k2 is k, sums2 is sums.
-  void (*join)(int64_t n, int64_t width, int64_t h, const A* q, const A* k, const A* d,
-               const A* sums, A* q2, A* k2, A* sums2);
+  /// From level h to 2h: rows of R times d of L, the others copied; and the reverse for keys. In
+  /// place if q2 is q, k2 is k.
+  void (*join_readers)(int64_t n, int64_t width, int64_t h, const A* q, const A* d, A* q2);
+  void (*join_keys)(int64_t n, int64_t width, int64_t h, const A* k, const A* d, A* k2);
+  /// And of the sums of blocks, in place.
+  void (*join_sums)(int64_t n, int64_t width, int64_t h, A* sums);
 
-  /// Its gradient. d_q and d_k are those of q2 and k2 and become those of q and k; from e2, that of
-  /// the sums2 as far as known, follows e of the sums: e of L = e2 + sum over R of q2 o d_q, e of
-  /// R = e2 + sum over L of k2 o d_k.
-  void (*part)(int64_t n, int64_t width, int64_t h, const A* q2, const A* k2, const A* d,
-               const A* e2, A* d_q, A* d_k, A* e);
+  /// The gradient of join_sums(): e of both blocks = e2.
+  void (*spread)(int64_t n, int64_t width, int64_t h, const A* e2, A* e);
+  /// Those of the others: d_q and d_k are those of q2 and k2 and become those of q and k; to e of L
+  /// comes the sum over R of q2 o d_q, to e of R the sum over L of k2 o d_k.
+  void (*part_readers)(int64_t n, int64_t width, int64_t h, const A* q2, const A* d, A* d_q, A* e);
+  void (*part_keys)(int64_t n, int64_t width, int64_t h, const A* k2, const A* d, A* d_k, A* e);
 
-  /// For tokens alone, q1 = d q: e += q1 o d_q, then d_q = d d_q + own_i k and d_k += own_i q.
-  void (*leaves)(int64_t n, int64_t width, const A* q, const A* k, const A* q1, const A* d,
-                 const A* own, A* d_q, A* d_k, A* e);
+  /// For tokens alone, q1 = d q: e += q1 o d_q, then d_q = d d_q.
+  void (*leaves)(int64_t n, int64_t width, const A* q1, const A* d, A* d_q, A* e);
+  /// y_i += factor_i x_i
+  void (*add_rows)(int64_t n, int64_t width, const A* factor, const A* x, A* y);
 
   /// decayed = k e^(sum of g behind its row), all [width] = e^(sum of g).
   void (*behind)(int64_t n, int64_t width, const A* g, const A* k, A* decayed, A* all);

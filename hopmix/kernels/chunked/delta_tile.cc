@@ -134,13 +134,12 @@ void weights_backward(const DeltaScores<A>& s, const A* decay, const A* m, const
 }
 
 template <typename A>
-void errors(int64_t n, int64_t width, const A* a, const A* beta, const A* v, const A* x, A* w,
-            A* u) {
+void errors(int64_t n, int64_t width, const A* beta, const A* v, const A* x, A* w, A* u) {
   const Tag<A> d;
   for (int64_t i = 0; i < n; ++i) {
-    const auto f = hn::Set(d, a ? a[i] : A{1}), b = hn::Set(d, beta[i]);
+    const auto b = hn::Set(d, beta[i]);
     for (int64_t c = i * width; c < (i + 1) * width; c += hn::Lanes(d)) {
-      const auto error = hn::NegMulAdd(f, hn::LoadU(d, x + c), hn::LoadU(d, v + c));
+      const auto error = hn::Sub(hn::LoadU(d, v + c), hn::LoadU(d, x + c));
       hn::StoreU(error, d, w + c);
       hn::StoreU(hn::Mul(b, error), d, u + c);
     }

@@ -1,5 +1,5 @@
-// The parts of a chunk of the (gated) delta rule that are not matrix products; ops/delta_rule.h
-// joins them with the products and has the equations.
+// The parts of a chunk of the (gated) delta rule that are not matrix products; delta_chunk.h
+// has the equations.
 //
 // Rows are tokens of a chunk, n of them. n and widths are multiples of kTileLanes. Log decays G
 // come as the sum of `high` and `low`, so that a small decay behind a large one keeps its digits;
@@ -38,9 +38,8 @@ struct DeltaTable {
   void (*weights_backward)(const DeltaScores<A>&, const A* decay, const A* m, const A* dm,
                            const A* dp, A* dkk, A* dqk, A* scratch, A* dg);
 
-  /// w_i = v_i - a_i x_i, u_i = beta_i w_i. a may be null: ones.
-  void (*errors)(int64_t n, int64_t width, const A* a, const A* beta, const A* v, const A* x, A* w,
-                 A* u);
+  /// w = v - x, u_i = beta_i w_i. w may be v.
+  void (*errors)(int64_t n, int64_t width, const A* beta, const A* v, const A* x, A* w, A* u);
 
   /// y += x
   void (*add)(int64_t size, const A* x, A* y);

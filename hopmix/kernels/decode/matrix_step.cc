@@ -18,7 +18,7 @@ class Steps {
  public:
   using A = Accumulator<T>;
 
-  Steps(const MatrixStepInputs<T>& in, T* o, A* state) : in_(in), o_(o), state_(state) {}
+  Steps(const MatrixStateInputs<T>& in, T* o, A* state) : in_(in), o_(o), state_(state) {}
 
   /// One head of sequence n.
   void step(int64_t n, int64_t head) const {
@@ -68,7 +68,7 @@ class Steps {
     }
   }
 
-  const MatrixStepInputs<T>& in_;
+  const MatrixStateInputs<T>& in_;
   T* o_;
   A* state_;
   const MatrixStepLoops<A> loops_ = matrix_step_loops<A>();
@@ -81,7 +81,7 @@ constexpr int64_t kWorthThreadsHere = int64_t{1} << 20;
 }  // namespace
 
 template <typename T>
-void matrix_step(const MatrixStepInputs<T>& in, T* o, Accumulator<T>* state) {
+void matrix_step(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* state) {
   const Steps<T> steps(in, o, state);
   const int64_t tasks = in.sequences.count() * in.heads;
   const int64_t entries = tasks * in.key_width * in.value_width;
@@ -91,8 +91,8 @@ void matrix_step(const MatrixStepInputs<T>& in, T* o, Accumulator<T>* state) {
   });
 }
 
-template void matrix_step(const MatrixStepInputs<float>&, float*, float*);
-template void matrix_step(const MatrixStepInputs<double>&, double*, double*);
-template void matrix_step(const MatrixStepInputs<Bfloat16>&, Bfloat16*, float*);
+template void matrix_step(const MatrixStateInputs<float>&, float*, float*);
+template void matrix_step(const MatrixStateInputs<double>&, double*, double*);
+template void matrix_step(const MatrixStateInputs<Bfloat16>&, Bfloat16*, float*);
 
 }  // namespace hopmix::kernels

@@ -1,0 +1,19 @@
+// The delta rule, its gated form and Kimi Delta Attention: the recurrences of matrix_state.h with
+// beta, without decay, with one a head and with one a key channel.
+#pragma once
+
+#include "hopmix/kernels/chunked/matrix_state.h"
+
+namespace hopmix::kernels {
+
+/// o [tokens, H, DV] and the state [N, H, DK, DV] after the last token of each sequence.
+template <typename T>
+void delta_rule(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* state);
+
+/// Gradients from grad_o [tokens, H, DV] and grad_state [N, H, DK, DV], either of them null for
+/// zero.
+template <typename T>
+void delta_rule_backward(const MatrixStateInputs<T>& in, const T* grad_o,
+                         const Accumulator<T>* grad_state, const MatrixStateGradients<T>& out);
+
+}  // namespace hopmix::kernels
