@@ -97,6 +97,25 @@ TEST_F(TrainTest, WeightsThatAreLoadedScoreTheSame) {
   EXPECT_EQ(evaluate(fresh).loss_sum, result.score.loss_sum);
 }
 
+// Enough work for several threads in every map, mixer and loss.
+TEST_F(TrainTest, AnyNumberOfThreadsGivesTheSameLosses) {
+  const int before = at::get_num_threads();
+  for (const std::string mixer : {"attention", "glr", "gated_deltanet", "mamba2"}) {
+    std::map<std::string, std::map<int64_t, std::string>> found;
+    for (const std::string threads : {"1", "2", "3"}) {
+      Experiment e = experiment({"threads=" + threads, "model.width=64", "train.batch=24",
+                                 "train.steps=6", "model.blocks=[{mixer='" + mixer + "'}]"});
+      const fs::path run = root_ / (mixer + threads);
+      train(e, run, false, true);
+      found[threads] = losses(run);
+    }
+    EXPECT_EQ(found["1"].size(), 6u) << mixer;
+    EXPECT_EQ(found["2"], found["1"]) << mixer;
+    EXPECT_EQ(found["3"], found["1"]) << mixer;
+  }
+  at::set_num_threads(before);
+}
+
 // Kills a training process without warning at some moment, resumes, and compares every loss.
 TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   {
