@@ -113,7 +113,7 @@ class DeltaChunk {
   Buffer<A> numbers_, mix_;
   Operand<O, A> u_left_;
   const DeltaTable<A, O> table_ = delta_tiles<A, O>();
-  const TileTable<A, A>& exact_ = tiles<A, A>();
+  const TileTable<A, A> exact_ = tiles<A, A>();
   const ChunkLoops<A> loops_ = chunk_loops<A>();
 };
 
