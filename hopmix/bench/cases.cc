@@ -9,8 +9,8 @@
 #include "hopmix/base/nearest.h"
 #include "hopmix/bench/eager_chunks.h"
 #include "hopmix/bench/peers.h"
-#include "hopmix/nn/pattern_rows.h"
 #include "hopmix/ops/fenwick.h"
+#include "hopmix/nn/pattern_rows.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
@@ -196,6 +196,11 @@ Problem gated_delta_rule(const Shape& s, const Case&) {
   return {delta_inputs(s, Decay::kHead), [](Inputs x) {
             return std::get<0>(ops::gated_delta_rule(x[0], x[1], x[2], x[3], x[4]));
           }};
+}
+
+Problem kda(const Shape& s, const Case&) {
+  return {delta_inputs(s, Decay::kChannel),
+          [](Inputs x) { return std::get<0>(ops::kda(x[0], x[1], x[2], x[3], x[4])); }};
 }
 
 template <Decay kDecay>
@@ -405,6 +410,7 @@ std::vector<Group> groups() {
        {.growth = Growth::kQuadraticMemory, .is_peer = true, .heads_first = true}},
       {"delta_rule", "S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, by chunks", delta_rule},
       {"gated_delta_rule", "the same with a decay a head", gated_delta_rule},
+      {"kda", "the same with a decay a key channel", kda},
       {"log_linear_attention", "ssd with a factor for each bucket of the past, by chunks",
        log_linear_attention},
       {"log_linear_delta_rule", "gated_delta_rule with the same factors", log_linear_delta_rule},

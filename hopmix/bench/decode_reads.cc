@@ -109,7 +109,8 @@ std::vector<ReadResult> measure_matrix_steps(const Settings& settings, const Hoo
                              {"ssd", of_heads, {}},
                              {"gla", of_channels, {}},
                              {"delta_rule", {}, beta},
-                             {"gated_delta_rule", of_heads, beta}}) {
+                             {"gated_delta_rule", of_heads, beta},
+                             {"kda", of_channels, beta}}) {
       const torch::Tensor state = torch::randn({1, heads, width, width});
       steps.push_back({.name = std::string(form.name) + ", " + std::to_string(heads) +
                                " heads of " + std::to_string(width),

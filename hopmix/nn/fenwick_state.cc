@@ -5,7 +5,7 @@
 #include "hopmix/base/error.h"
 #include "hopmix/nn/heads.h"
 #include "hopmix/nn/recurrent_state.h"
-#include "hopmix/kernels/chunked/fenwick.h"
+#include "hopmix/ops/fenwick.h"
 
 namespace hopmix::nn {
 
@@ -19,7 +19,7 @@ Tensor LevelFactors::forward(const Tensor& x) {
 }
 
 void check_levels(int64_t levels, int64_t tokens) {
-  const int64_t needed = kernels::fenwick_levels(tokens);
+  const int64_t needed = ops::fenwick_levels(tokens);
   if (levels >= needed) return;
   throw Error("levels = " + std::to_string(levels) + ": must be at least " +
               std::to_string(needed) + " for " + std::to_string(tokens) + " tokens");
@@ -43,7 +43,7 @@ Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& 
   const Tensor all = torch::cat({written.unsqueeze(1), carried}, 1);  // [B,n,H,K,V]
   const Tensor read = torch::matmul(q.unsqueeze(1).unsqueeze(3), all).squeeze(3);
   const Tensor chosen = factors.index_select(2, torch::tensor(levels)).permute({0, 2, 1});
-  const int64_t joined = kernels::fenwick_completes(t) + 1;
+  const int64_t joined = ops::fenwick_completes(t) + 1;
   state.tensors["S"] =
       torch::cat({all.slice(1, 0, joined).sum(1, /*keepdim=*/true), all.slice(1, joined)}, 1);
   return (chosen.unsqueeze(-1) * read).sum(1);

@@ -1,5 +1,5 @@
 // The states of log-linear layers (arXiv 2506.04761): one matrix a head for each bucket of the
-// Fenwick partition of the past (kernels/chunked/fenwick.h), and the factors they are read with.
+// Fenwick partition of the past (ops/fenwick.h), and the factors they are read with.
 #pragma once
 
 #include "hopmix/nn/mixer.h"

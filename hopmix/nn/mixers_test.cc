@@ -71,6 +71,8 @@ const std::vector<Case>& cases() {
       {"gated-deltanet", "gated_deltanet", ""},
       {"gated-deltanet-wide", "gated_deltanet",
        "negative_eigenvalues=true\nhead_width=20\nheads=3\nexpand_v=1"},
+      {"kda", "kda", ""},
+      {"kda-wide", "kda", "head_width=20\nheads=3\nexpand_v=2\nrank=5\nconv=2"},
       {"linear-attention", "linear_attention", ""},
       {"linear-attention-normalizer", "linear_attention",
        "normalizer=true\ntoken_shift=false\nheads=2"},

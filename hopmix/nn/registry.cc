@@ -11,6 +11,7 @@
 #include "hopmix/nn/mixers/gla.h"
 #include "hopmix/nn/mixers/glr.h"
 #include "hopmix/nn/mixers/griffin.h"
+#include "hopmix/nn/mixers/kda.h"
 #include "hopmix/nn/mixers/linear_attention.h"
 #include "hopmix/nn/mixers/log_linear.h"
 #include "hopmix/nn/mixers/mamba.h"
@@ -41,6 +42,7 @@ const std::vector<MixerEntry>& mixers() {
       gla_entry(),
       deltanet_entry(),
       gated_deltanet_entry(),
+      kda_entry(),
       mura_entry(),
       topk_access_entry(),
       hysparse_entry(),

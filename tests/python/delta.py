@@ -4,7 +4,7 @@ import torch
 
 from operators import ops, rand
 
-NAMES = ("delta_rule", "gated_delta_rule")
+NAMES = ("delta_rule", "gated_delta_rule", "kda")
 
 
 def state_dtype(dtype):
@@ -15,7 +15,8 @@ def delta_inputs(name, B=2, T=20, H=4, G=2, D=5, DV=3, N=None, dtype=torch.float
     """q, k, v, log_decay if there are gates, beta, the initial state; keys have norm 1."""
     r = lambda seed, *shape, **limits: rand(*shape, dtype=dtype, seed=seed, **limits)
     k = torch.nn.functional.normalize(rand(B, T, G, D, seed=2), dim=-1).to(dtype)
-    gates = [r(4, B, T, H, low=-0.5, high=0)] if name == "gated_delta_rule" else []
+    gates = {"delta_rule": [], "gated_delta_rule": [(B, T, H)], "kda": [(B, T, H, D)]}[name]
+    gates = [r(4, *shape, low=-0.5, high=0) for shape in gates]
     state = rand(N or B, H, D, DV, seed=6, dtype=state_dtype(dtype))
     return [r(1, B, T, H, D), k, r(3, B, T, G, DV), *gates, r(5, B, T, H, low=0, high=1), state]
 
@@ -34,7 +35,7 @@ def delta_rule(name, tensors, scale=None):
     outputs = []
     for t in range(q.shape[1]):
         if gates:
-            state = gates[0][:, t].exp()[..., None, None] * state
+            state = gates[0][:, t].exp().reshape(*state.shape[:2], -1, 1) * state
         error = v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
         state = state + k[:, t, :, :, None] * (beta[:, t, :, None] * error)[:, :, None]
         outputs.append(scale * torch.einsum("bhkv,bhk->bhv", state, q[:, t]))

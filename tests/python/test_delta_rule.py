@@ -1,4 +1,4 @@
-"""delta_rule and gated_delta_rule against their definition, and where they are something known."""
+"""delta_rule, gated_delta_rule and kda against their definition, and where they are something known."""
 
 import subprocess
 import sys
@@ -10,11 +10,12 @@ from delta import NAMES, assert_near, call, delta_inputs, delta_rule, results, s
 from operators import BOUNDS, DTYPES, LENGTHS, LIBRARY, ops, rand, sliced, transposed
 
 SIZES = [(1, 3, 5), (2, 20, 3), (63, 64, 20), (64, 20, 64), (65, 100, 64), (100, 64, 100), (200, 5, 33)]
+DECAYING = ("gated_delta_rule", "kda")
 KINDS = ["q", "k", "v", "log_decay", "beta", "initial_state"]
 
 
 def kinds(name):
-    return [k for k in KINDS if name == "gated_delta_rule" or k != "log_decay"]
+    return [k for k in KINDS if name != "delta_rule" or k != "log_decay"]
 
 
 def compare(name, tensors, dtype, **kwargs):
@@ -53,18 +54,30 @@ def test_two_steps_by_hand():
         assert abs(x - 2) < 1e-15
 
 
-def test_without_decay_it_is_the_delta_rule():
-    q, k, v, g, beta, state = delta_inputs("gated_delta_rule", T=100)
-    gated = results(lambda t: ops.gated_delta_rule(t[0], t[1], t[2], g * 0, t[3], None, t[4]), [q, k, v, beta, state])
+@pytest.mark.parametrize("name", DECAYING)
+def test_without_decay_it_is_the_delta_rule(name):
+    q, k, v, g, beta, state = delta_inputs(name, T=100)
+    gated = results(lambda t: call(name, [*t[:3], g * 0, *t[3:]]), [q, k, v, beta, state])
     plain = results(lambda t: ops.delta_rule(*t[:4], None, t[4]), [q, k, v, beta, state])
     for a, e in zip(gated, plain):
         assert_near(a, e, torch.float64)
 
 
-def test_without_writing_the_state_decays():
-    q, k, v, g, beta, state = delta_inputs("gated_delta_rule", T=100)
-    o, last = ops.gated_delta_rule(q, k, v, g, beta * 0, None, state)
-    decayed = g.cumsum(1).exp()[..., None, None] * state[:, None]
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kda_with_one_decay_for_all_channels_is_the_gated_delta_rule(dtype):
+    tensors = delta_inputs("gated_delta_rule", T=150, D=20, dtype=DTYPES[dtype])
+    spread = lambda t: [*t[:3], t[3][..., None].expand(*t[3].shape, 20), *t[4:]]
+    channels = results(lambda t: call("kda", spread(t)), tensors)
+    heads = results(lambda t: call("gated_delta_rule", t), tensors)
+    for what, a, e in zip(["o", "state", *KINDS], channels, heads):
+        assert_near(a, e.double(), DTYPES[dtype], what)
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_without_writing_the_state_decays(name):
+    q, k, v, g, beta, state = delta_inputs(name, T=100)
+    o, last = call(name, [q, k, v, g, beta * 0, state])
+    decayed = g.cumsum(1).exp().reshape(*g.shape[:3], -1, 1) * state[:, None]
     assert_near(last, decayed[:, -1], torch.float64)
     assert_near(o, 5**-0.5 * torch.einsum("bthkv,bthk->bthv", decayed, q), torch.float64)
 
@@ -79,12 +92,13 @@ def test_on_orthonormal_keys_it_is_linear_attention():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", DECAYING)
 @pytest.mark.parametrize(
     "gates", ["one strong", "every one strong", "mixed", "to the end", "infinite", "small behind strong"]
 )
-def test_gates_of_any_strength(gates, dtype):
+def test_gates_of_any_strength(gates, name, dtype):
     dtype = DTYPES[dtype]
-    tensors = delta_inputs("gated_delta_rule", T=150, dtype=dtype)
+    tensors = delta_inputs(name, T=150, dtype=dtype)
     g = torch.zeros_like(tensors[3]) if gates != "mixed" else torch.where(tensors[3] < -0.25, -100.0, 0.0).to(dtype)
     if gates == "one strong":
         g[:, 70] = -50
@@ -98,8 +112,8 @@ def test_gates_of_any_strength(gates, dtype):
         g = tensors[3].clone() * 1e-3
         g[:, ::16] = -300
     tensors[3] = g
-    actual = results(lambda t: call("gated_delta_rule", t), tensors)
-    expected = results(lambda t: delta_rule("gated_delta_rule", t), [t.double() for t in tensors])
+    actual = results(lambda t: call(name, t), tensors)
+    expected = results(lambda t: delta_rule(name, t), [t.double() for t in tensors])
     assert all(t.isfinite().all() for t in actual)
     for what, a, e in zip(["o", "state", *KINDS], actual, expected):
         assert_near(a, e, dtype, what)
@@ -273,25 +287,27 @@ torch.set_num_threads(1)
 def peak():
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM")) * 1024
 
-def train(T):
+def train(T, name):
     q, k, v = (torch.nn.functional.normalize(torch.rand(1, T, 4, 64), dim=-1).requires_grad_() for _ in range(3))
-    g, beta = (torch.rand(1, T, 4) * x for x in (-0.1, 1))
-    torch.ops.hopmix.gated_delta_rule(q, k, v, g.requires_grad_(), beta.requires_grad_())[0].sum().backward()
+    g, beta = -0.1 * torch.rand(1, T, 4, *[64] * (name == "kda")), torch.rand(1, T, 4)
+    getattr(torch.ops.hopmix, name)(q, k, v, g.requires_grad_(), beta.requires_grad_())[0].sum().backward()
 
-train(64)
+train(64, sys.argv[3])
 open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
 before = peak()
-train(int(sys.argv[2]))
+train(int(sys.argv[2]), sys.argv[3])
 print(peak() - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_training_memory_is_linear_in_time():
-    """A state of every token would be 64 times a tensor; q, k, v, o and their gradients are eight."""
+@pytest.mark.parametrize("name", DECAYING)
+def test_training_memory_is_linear_in_time(name):
+    """A state of every token would be 64 times a tensor; q, k, v, o and their gradients are eight, of kda with its
+    decays ten."""
     used = {}
     for T in (4096, 16384):
-        run = [sys.executable, "-c", MEASURE, str(LIBRARY), str(T)]
+        run = [sys.executable, "-c", MEASURE, str(LIBRARY), str(T), name]
         used[T] = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-        assert used[T] < 12 * T * 4 * 64 * 4
+        assert used[T] < (15 if name == "kda" else 12) * T * 4 * 64 * 4
     assert used[16384] < 5 * used[4096]

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "hopmix/nn/recurrent_state.h"
-#include "hopmix/kernels/chunked/fenwick.h"
+#include "hopmix/ops/fenwick.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -20,7 +20,7 @@ Tensor decayed(const State& state, const Tensor& g) {
 }
 
 int64_t read_levels(config::Table& table, const BlockDefaults& defaults) {
-  return table.get_at_least("levels", kernels::fenwick_levels(defaults.length), 1);
+  return table.get_at_least("levels", ops::fenwick_levels(defaults.length), 1);
 }
 
 }  // namespace
