@@ -2,6 +2,7 @@
 // Fenwick partition of the past (ops/fenwick.h), and the factors they are read with.
 #pragma once
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixer.h"
 
 namespace hopmix::nn {

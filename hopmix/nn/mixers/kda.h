@@ -54,8 +54,8 @@ class Kda : public Mixer {
   }
 
   KdaConfig config_;
-  torch::nn::Linear qkv_{nullptr}, beta_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
-  torch::nn::Linear gate_in_{nullptr}, gate_out_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, beta_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
+  Linear gate_in_{nullptr}, gate_out_{nullptr}, out_{nullptr};
   Tensor log_a_, dt_bias_;  // [H], [keys]
   std::shared_ptr<ShortConvolution> conv_;
   std::shared_ptr<RmsNorm> norm_;
