@@ -43,7 +43,7 @@ def train(T):
     tensors = [torch.rand(1, T, 1, 64).to(kind).requires_grad_() for _ in range(3)]
     if name == "dense_recurrence":
         tensors += [torch.rand(1, T, 1).to(kind).requires_grad_() for _ in range(3)]
-    tail = () if name == "dense_recurrence" else (0.9,)
+    tail = (0.9,) if name.endswith("chacal") else ()
     getattr(torch.ops.hopmix, name)(*tensors, *tail).sum().backward()
 
 train(1000)
@@ -56,10 +56,10 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["dense_recurrence", "chacal", "block_chacal"])
+@pytest.mark.parametrize("name", ["dense_recurrence", "chacal", "block_chacal", "attention"])
 def test_memory_grows_with_tokens(name, dtype):
     """A score matrix of 16384 tokens would be 1 GB, 256 of these tensors."""
     run = [sys.executable, "-c", MEASURE, str(LIBRARY), name, dtype]
     used = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
     one_tensor = 16384 * 64 * 4
-    assert one_tensor < used < (40 if name == "block_chacal" else 20) * one_tensor
+    assert one_tensor < used < 20 * one_tensor

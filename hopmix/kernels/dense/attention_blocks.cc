@@ -4,20 +4,12 @@
 #include <cmath>
 #include <limits>
 
+#include "hopmix/kernels/dense/triangular.h"
+
 namespace hopmix::kernels {
 namespace {
 
 constexpr int64_t kPanel = 256;
-
-// Rows of a strip: bfloat16 products are so quick that starting one costs more than it saves.
-template <typename O>
-constexpr int64_t kStrip = std::is_same_v<O, Bfloat16> ? 64 : kTileLanes;
-
-/// Calls f(first, rows) for the strips of n rows.
-template <typename O, typename F>
-void for_strips(int64_t n, const F& f) {
-  for (int64_t s = 0; s < n; s += kStrip<O>) f(s, std::min(kStrip<O>, n - s));
-}
 
 template <typename O>
 bool all_finite(const O* x, int64_t count) {

@@ -53,12 +53,16 @@ void DenseBlocks<T, O>::forward(const MatrixView<T>& q, const MatrixView<T>& k, 
                                 const Visit& done) {
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
   const int64_t most = std::min(kBlock, rows_);
-  const Buffer<O> columns(panel_ * keys_), k_left(panel_ * keys_), q_left(most * keys_);
+  const Buffer<O> columns(panels() * panel_ * keys_), left(panel_ * keys_), q_left(most * keys_);
   const Buffer<O> p(kMixed ? most * panel_ : 0), w_left(kMixed ? most * values_ : 0);
   // Later blocks read w, rounded if products do.
   const Buffer<O> right(kMixed ? rows_ * values_ : 0);
   const Buffer<A> all(kMixed ? most * values_ : rows_ * values_), mix(most * values_);
   const Buffer<A> scores(most * panel_), largest(most), sum(most), gate(most), lse(most);
+  for (int64_t j = 0; j < rows_; j += panel_) {
+    pack_rows_as_columns<O>(k, j, std::min(panel_, rows_ - j), keys_, left + 0,
+                            columns + column(j, keys_), panel_);
+  }
 
   for (int64_t first = 0; first < rows_; first += kBlock) {
     const int64_t n = std::min(kBlock, rows_ - first);
@@ -73,8 +77,7 @@ void DenseBlocks<T, O>::forward(const MatrixView<T>& q, const MatrixView<T>& k, 
 
     for (int64_t j = 0; j < first; j += panel_) {
       const int64_t cols = std::min(panel_, first - j);
-      pack_rows_as_columns<O>(k, j, cols, keys_, k_left + 0, columns + 0, panel_);
-      scores_of(n, cols, q_left, columns, keys_, scores);
+      scores_of(n, cols, q_left, columns + column(j, keys_), keys_, scores);
       O* weights;
       const O* read;
       if constexpr (kMixed) {
@@ -89,10 +92,12 @@ void DenseBlocks<T, O>::forward(const MatrixView<T>& q, const MatrixView<T>& k, 
       multiply<O>(n, values_, cols, weights, panel_, read, values_, rows.mix, values_, true);
     }
 
-    pack_rows_as_columns<O>(k, first, n, keys_, k_left + 0, columns + 0, panel_);
-    scores_of(n, n, q_left, columns, keys_, scores);
-    exact_.softmax({scores, n, n, panel_, factor_}, shape_.self ? 1 : 0, scores, panel_, largest,
-                   sum, rows.mix, values_);
+    for_strips<O>(n, [&](int64_t s, int64_t strip) {
+      A* tile = scores + s * panel_;
+      scores_of(strip, s + strip, q_left + s * keys_, columns + column(first, keys_), keys_, tile);
+      exact_.softmax({tile, strip, s + strip, panel_, factor_}, s + (shape_.self ? 1 : 0), tile,
+                     panel_, largest + s, sum + s, rows.mix + s * values_, values_);
+    });
     solve_lower<A>(n, values_, shape_.self, scores, panel_, sum, rows.gate, rows.mix, rows.w);
     for (int64_t i = 0; i < n; ++i) {
       const bool reads = sum[i] != 0 && first + i < shape_.length;
@@ -113,11 +118,11 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
   const bool wanted = dq != nullptr;
   const int64_t most = std::min(kBlock, rows_), tile = most * panel_, matrix = most * values_;
   const int64_t parts = kParts<O, A> * values_;  // width of the factors of d
-  // By row of the sequence: h, which earlier blocks read, and what is packed ahead.
-  const int64_t kept = kAhead ? panels() * panel_ : panel_, in_order = kAhead ? rows_ : panel_;
-  const Buffer<A> h(kAhead ? matrix : rows_ * values_), lse(rows_), delta(rows_);
-  const Buffer<O> q_columns(kept * keys_), q_right(kMixed && wanted ? in_order * keys_ : 0);
-  const Buffer<O> h_columns(wanted ? kept * parts : 0), h_right(kMixed ? in_order * values_ : 0);
+  // By row of the sequence: h, which earlier blocks read, and what is packed for all tiles.
+  const int64_t in_panels = panels() * panel_;
+  const Buffer<A> h(kMixed ? matrix : rows_ * values_), lse(rows_), delta(rows_);
+  const Buffer<O> q_columns(in_panels * keys_), q_right(wanted ? rows_ * keys_ : 0);
+  const Buffer<O> h_columns(wanted ? in_panels * parts : 0), h_right(kMixed ? rows_ * values_ : 0);
   // By row of the block.
   const Buffer<A> gate(most), w(matrix), mix(matrix), l(matrix), dk(wanted ? most * keys_ : 0);
   const Buffer<O> k_left(most * keys_), k_left_transposed(kBlock * keys_), w_left(most * parts);
@@ -125,7 +130,7 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
   const Buffer<O> left(std::max(panel_ * keys_, kMixed ? most * parts : 0));
   const Buffer<O> p(kMixed ? tile : 0), ds(kMixed && wanted ? tile : 0);
   const Buffer<O> ds_pairs(kMixed ? tile : 0);
-  const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(tile);
+  const Buffer<A> scores(tile), grad(wanted ? tile : 0), exact(most * most);
   // d_ij - sum_j P_ij d_ij is the same for any origin of w and mix. Where a token hands on nearly
   // all that it reads, w is large and nearly constant; its mean as the origin keeps the digits that
   // differ.
@@ -140,7 +145,7 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
                             mix,
                             lse + first,
                             l,
-                            h + (kAhead ? 0 : first * values_),
+                            h + (kMixed ? 0 : first * values_),
                             wanted ? dk + 0 : nullptr};
     std::fill_n(rows.gate, n, A{0});
     std::fill_n(rows.lse, n, std::numeric_limits<A>::infinity());  // nothing in the padding
@@ -164,26 +169,13 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
   // dq, transposed, in panels: that of query i has this many columns.
   const auto panel_of = [&](int64_t i) { return std::min(panel_, rows_ - i / panel_ * panel_); };
 
-  // Where the columns of queries from i on lie in a right factor.
-  const auto at = [&](int64_t i, int64_t width) { return kAhead ? column(i, width) : 0; };
-
-  // Queries [i, i + cols) as columns and, for dk, as rows of a right factor.
-  const O* q_rows = nullptr;
-  int64_t q_stride = keys_;
-  const auto pack_queries = [&](int64_t i, int64_t cols) {
-    pack_rows_as_columns<O>(q, i, cols, keys_, left + 0, q_columns + at(i, keys_), panel_);
-    if (!wanted) return;
-    if constexpr (kMixed) {
-      pack_right<O>(left, cols, keys_, q_right + i * keys_);
-    } else if (std::is_same_v<O, T> && q.cols == keys_ && i + cols <= q.rows) {
-      q_rows = reinterpret_cast<const O*>(q.data + i * q.stride);
-      q_stride = q.stride;
-    } else {
-      pack_left<O>(q, i, cols, keys_, left);
-      q_rows = left;
-      q_stride = keys_;
-    }
-  };
+  for (int64_t i = 0; i < rows_; i += panel_) {
+    const int64_t n = panel_of(i);
+    O* rows = kMixed || !wanted ? left + 0 : q_right + i * keys_;
+    pack_left<O>(q, i, n, keys_, rows);
+    pack_columns<O>(rows, n, keys_, q_columns + column(i, keys_), panel_);
+    if (kMixed && wanted) pack_right<O>(rows, n, keys_, q_right + i * keys_);
+  }
   // h of rows [i, i + n), found at x, for later tiles.
   const auto pack_h = [&](int64_t i, int64_t n, const A* x) {
     if constexpr (kMixed) {
@@ -191,40 +183,34 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
       pack_right<O>(left, n, values_, h_right + i * values_);
       if (!wanted) return;
       pack_parts<O>(x, n, values_, 1, left + 0);
-      pack_columns<O>(left, n, parts, h_columns + at(i, parts), panel_);
+      pack_columns<O>(left, n, parts, h_columns + column(i, parts), panel_);
     } else if (wanted) {
-      pack_columns<O>(x, n, values_, h_columns + at(i, parts), panel_);
+      pack_columns<O>(x, n, values_, h_columns + column(i, parts), panel_);
     }
   };
-  if (kAhead) {
-    for (int64_t i = 0; i < rows_; i += panel_) pack_queries(i, std::min(panel_, rows_ - i));
+  O *weights, *slopes, *right;
+  const O* h_rows;
+  if constexpr (kMixed) {
+    weights = p, slopes = ds, right = ds_pairs, h_rows = h_right;
+  } else {
+    weights = scores, slopes = right = grad, h_rows = h;
   }
 
-  // The tile of keys [first, first + n) and queries [i, i + cols), whose scores are made: its
-  // weights and, if wanted, the gradients of q and k through it.
-  const auto backward_tile = [&](int64_t n, int64_t i, int64_t cols, int64_t diagonal) {
-    const ScoreTile<A> t{scores, n, cols, panel_, factor_};
-    if (!wanted) {
-      exact_.weights(t, diagonal, lse + i, scores, panel_);
-      if constexpr (kMixed) {
-        pack_left<O>(MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
-      }
-      return;
-    }
-    if (!kAhead) pack_h(i, cols, h + i * values_);
-    scores_of(n, cols, w_left, h_columns + at(i, parts), parts, grad);
-    O *weights, *slopes;
-    if constexpr (kMixed) {
-      weights = p, slopes = ds;
-    } else {
-      weights = scores, slopes = grad;
-    }
-    mixed_.softmax_backward(t, diagonal, lse + i, delta + i, grad, weights, slopes, ds_pairs);
-    if constexpr (kMixed) q_rows = q_right + i * keys_;
-    multiply<O>(n, keys_, cols, slopes, panel_, q_rows, q_stride, dk, keys_, true);
-    const O* right = slopes;
-    if constexpr (kMixed) right = ds_pairs;
-    multiply<O>(keys_, cols, n, k_left_transposed, kBlock, right, panel_,
+  // Of the tile of rows [s, s + m) of the block and queries [i, i + cols), whose scores are made
+  // and which begins at column `to`: the weights, the gradients of the scores, and dk through them.
+  const auto slopes_of = [&](int64_t s, int64_t m, int64_t i, int64_t cols, int64_t to,
+                             int64_t diagonal) {
+    const int64_t at = s * panel_ + to;
+    scores_of(m, cols, w_left + s * parts, h_columns + column(i, parts), parts, grad + at);
+    mixed_.softmax_backward({scores + at, m, cols, panel_, factor_}, diagonal, lse + i, delta + i,
+                            grad + at, weights + at, slopes + at,
+                            right + right_index<O>(s, to, panel_));
+    multiply<O>(m, keys_, cols, slopes + at, panel_, q_right + i * keys_, keys_, dk + s * keys_,
+                keys_, true);
+  };
+  const auto add_dq = [&](int64_t depth, int64_t i, int64_t cols, int64_t from) {
+    multiply<O>(keys_, cols, depth, k_left_transposed, kBlock,
+                right + right_index<O>(0, from, panel_), panel_,
                 dq + (i / panel_ * keys_ * panel_ + i % panel_), panel_of(i), true);
   };
 
@@ -244,24 +230,29 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
     }
     for (int64_t i = first + n, cols; i < rows_; i += cols) {
       cols = std::min(rows_, (i / panel_ + 1) * panel_) - i;
-      if (!kAhead) pack_queries(i, cols);
-      scores_of(n, cols, k_left, q_columns + at(i, keys_), keys_, scores);
-      backward_tile(n, i, cols, kAll);
-      if constexpr (kMixed) {
-        multiply<O>(n, values_, cols, p, panel_, h_right + i * values_, values_, rows.l, values_,
-                    true);
+      scores_of(n, cols, k_left, q_columns + column(i, keys_), keys_, scores);
+      if (wanted) {
+        slopes_of(0, n, i, cols, 0, kAll);
+        add_dq(n, i, cols, 0);
       } else {
-        multiply<O>(n, values_, cols, scores, panel_, h + i * values_, values_, rows.l, values_,
-                    true);
+        exact_.weights({scores, n, cols, panel_, factor_}, kAll, lse + i, scores, panel_);
+        if constexpr (kMixed) {
+          pack_left<O>(MatrixView<A>{scores, n, cols, panel_}, 0, n, panel_, p + 0);
+        }
       }
+      multiply<O>(n, values_, cols, weights, panel_, h_rows + i * values_, values_, rows.l, values_,
+                  true);
     }
 
     const int64_t diagonal = shape_.self ? 0 : 1;
-    if (!kAhead) pack_queries(first, n);
-    scores_of(n, n, k_left, q_columns + at(first, keys_), keys_, scores);
-    exact_.weights({scores, n, n, panel_, factor_}, diagonal, lse + first, exact, panel_);
-    solve_lower_backward<A>(n, values_, shape_.self, exact, panel_, rows.gate, rows.l, rows.h);
-    if (kAhead) pack_h(first, n, rows.h);
+    for_strips<O>(n, [&](int64_t s, int64_t strip) {
+      A* own = scores + s * panel_ + s;
+      scores_of(strip, n - s, k_left + s * keys_, q_columns + column(first + s, keys_), keys_, own);
+      exact_.weights({own, strip, n - s, panel_, factor_}, diagonal, lse + first + s,
+                     exact + s * n + s, n);
+    });
+    solve_lower_backward<A>(n, values_, shape_.self, exact, n, rows.gate, rows.l, rows.h);
+    pack_h(first, n, rows.h);
     if (wanted) {
       for (int64_t i = 0; i < n; ++i) {
         A sum = 0;
@@ -271,7 +262,9 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
         }
         delta[first + i] = sum;
       }
-      backward_tile(n, first, n, diagonal);
+      for_strips<O>(
+          n, [&](int64_t s, int64_t strip) { slopes_of(s, strip, first + s, n - s, s, diagonal); });
+      for_strips<O>(n, [&](int64_t s, int64_t strip) { add_dq(s + strip, first + s, strip, s); });
       const A scale = static_cast<A>(shape_.scale);
       for (int64_t x = 0; x < n * keys_; ++x) dk[x] *= scale;
     }

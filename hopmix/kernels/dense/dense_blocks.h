@@ -6,8 +6,7 @@
 // that is W = (I - diag(g) P)^{-1} C, by forward substitution over blocks of rows: what a block
 // reads of earlier blocks is a product with W that is already solved (tile by tile, with the online
 // softmax of flash attention, arXiv 2205.14135), then its diagonal block is solved. No score
-// outlives its tile.
-// The derivations are in README.md.
+// outlives its tile. The derivations are in README.md.
 //
 // Products take operands of type O, everything else is the accumulator type A.
 #pragma once
@@ -75,9 +74,6 @@ class DenseBlocks {
 
  private:
   static constexpr bool kMixed = !std::is_same_v<O, A>;
-  // Whether the backward packs right factors of the whole sequence, not of a tile for it alone:
-  // bfloat16 products are so quick that packing for each would take a quarter of the time.
-  static constexpr bool kAhead = kMixed;
   static constexpr int64_t kAll = -kNoDiagonal;
 
   int64_t panels() const { return (rows_ + panel_ - 1) / panel_; }
@@ -95,7 +91,7 @@ class DenseBlocks {
   DenseShape shape_;
   int64_t rows_, keys_, values_;
   // Width of a tile: two float tiles fit in the second-level cache, and in short sequences nothing
-  // is wasted. Float right factors of a tile are packed for it alone.
+  // is wasted.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
   const TileTable<A, O> mixed_ = tiles<A, O>();

@@ -1,11 +1,26 @@
-// The triangular system of a block on the diagonal: tiles.substitute in strips of kTileLanes rows,
+// Blocks on the diagonal. Their triangular system: tiles.substitute in strips of kTileLanes rows,
 // and products of a strip with all rows before it (or, back, behind it).
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 #include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/kernels/gemm.h"
 
 namespace hopmix::kernels {
+
+/// Rows of a strip of a block on the diagonal, of which only what is visible is multiplied:
+/// bfloat16 products are so quick that starting one costs more than it saves.
+template <typename O>
+inline constexpr int64_t kStrip = std::is_same_v<O, Bfloat16> ? 64 : kTileLanes;
+
+/// Calls f(first, rows) for the strips of n rows.
+template <typename O, typename F>
+void for_strips(int64_t n, const F& f) {
+  for (int64_t s = 0; s < n; s += kStrip<O>) f(s, std::min(kStrip<O>, n - s));
+}
 
 /// mix_i = (mix_i + sum_j p_ij w_j) / sum_i, w_i += gate_i mix_i, over j < i, or j <= i with
 /// `self`; w holds c before. p [n, ldp]; mix and w [n, width]. No row reads a later one.
