@@ -275,10 +275,11 @@ class Linear : public torch::autograd::Function<Linear> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& weight, Maybe bias) {
+  // `bias` undefined: none.
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const at::AutoDispatchBelowADInplaceOrView below;
     ctx->save_for_backward({x, weight});
-    return ops::linear(x, weight, bias);
+    return ops::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }
 
   static List backward(Context* ctx, const List& grads) {
@@ -400,7 +401,7 @@ List parts_autograd(const Tensor& x, at::TensorList weights, Widths widths) {
   return Parts::apply(x, weights, widths);
 }
 Tensor linear_autograd(const Tensor& x, const Tensor& weight, Maybe bias) {
-  return Linear::apply(x, weight, bias);
+  return Linear::apply(x, weight, bias.value_or(Tensor()));
 }
 Tensor mlp_autograd(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
                     const Tensor& down_bias) {
