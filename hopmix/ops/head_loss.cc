@@ -13,8 +13,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
-#include "hopmix/ops/block_types.h"
 #include "hopmix/ops/checks.h"
+#include "hopmix/ops/engines.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"
 
@@ -83,15 +83,16 @@ std::vector<Tensor> inner_cpu(const Tensor& x, const Tensor& weight, Maybe bias,
   const std::optional<Tensor> flat_bias = contiguous_if(bias), weights = contiguous_if(row_weights);
   check_targets(flat[2], args.size("V"));
   std::vector<Tensor> out = all_outputs(args, x, weight, bias, needs);
-  with_block_types(args.dtype(), [&]<typename T, typename O>() {
+  ensure_gemm_engine();
+  with_storage_type(args.dtype(), [&]<typename T>() {
     using A = kernels::Accumulator<T>;
     const kernels::HeadLossInputs<T> in{
         read<T>(flat[0]),       read<T>(flat[1]), read_if<T>(flat_bias), read<int64_t>(flat[2]),
         read_state<T>(weights), args.size("N"),   args.size("D"),        args.size("V")};
     *write<A>(out[0]) =
-        kernels::head_loss<T, O>(in, write<A>(out[1]), write<int64_t>(out[2]),
-                                 {write_if<T>(needs[0], out[3]), write_if<T>(needs[1], out[4]),
-                                  write_if<T>(needs[2] && bias, out[5])});
+        kernels::head_loss<T>(in, write<A>(out[1]), write<int64_t>(out[2]),
+                              {write_if<T>(needs[0], out[3]), write_if<T>(needs[1], out[4]),
+                               write_if<T>(needs[2] && bias, out[5])});
   });
   return out;
 }

@@ -2,14 +2,13 @@
 // interleaved or transposed. O is the type of an operand, A that of sums.
 #pragma once
 
-
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "hopmix/kernels/base/bfloat16.h"
-#include "hopmix/kernels/chunked/chunk_loops.h"
 #include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/chunked/chunk_loops.h"
 #include "hopmix/kernels/dense/softmax_tile.h"
 #include "hopmix/kernels/gemm.h"
 
@@ -21,6 +20,17 @@ struct MatrixView {
   const S* data;
   int64_t rows, cols, stride;
 };
+
+/// Calls f.template operator()<O>() with the type that products take of what is stored as T: T, or
+/// float for bfloat16 where this processor has no products of it.
+template <typename T, typename F>
+void with_operands(const F& f) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    has_bfloat16_gemm() ? f.template operator()<Bfloat16>() : f.template operator()<float>();
+  } else {
+    f.template operator()<T>();
+  }
+}
 
 template <typename O, typename S>
 O convert(S x) {

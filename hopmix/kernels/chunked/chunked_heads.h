@@ -58,17 +58,6 @@ struct ChunkGradients {
   A *q, *k, *v;
 };
 
-/// Calls f.template operator()<O>() with what products of inputs of T take: bfloat16 becomes float
-/// where there are no products of it.
-template <typename T, typename F>
-void with_operand_type(const F& f) {
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    has_bfloat16_gemm() ? f.template operator()<Bfloat16>() : f.template operator()<float>();
-  } else {
-    f.template operator()<T>();
-  }
-}
-
 /// The sizes of a call.
 struct ChunkedSizes {
   int64_t heads, kv_heads, key_width, value_width;

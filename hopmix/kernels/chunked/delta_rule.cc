@@ -164,7 +164,7 @@ class DeltaRule {
 template <typename T, typename F>
 void with_rule(const MatrixStateInputs<T>& in, const MatrixStateGradients<T>& out,
                bool differentiable, const F& f) {
-  with_operand_type<T>([&]<typename O>() {
+  with_operands<T>([&]<typename O>() {
     const ChunkedSizes sizes(in);
     if (in.channels) {
       using Decay = DeltaChannelDecay<T, O>;

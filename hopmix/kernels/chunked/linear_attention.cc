@@ -10,7 +10,7 @@ namespace {
 /// Calls f(make) with make() giving the Rule (chunked_heads.h) of these inputs.
 template <typename T, typename F>
 void with_rule(const MatrixStateInputs<T>& in, const MatrixStateGradients<T>& out, const F& f) {
-  with_operand_type<T>([&]<typename O>() {
+  with_operands<T>([&]<typename O>() {
     const ChunkedSizes sizes(in);
     if (in.log_decay == nullptr) {
       using Decay = HeadDecay<T, O, /*kDecays=*/false>;

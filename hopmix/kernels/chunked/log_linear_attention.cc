@@ -9,7 +9,7 @@ namespace {
 /// Calls f(make) with make() giving the Rule (chunked_heads.h) of these inputs.
 template <typename T, typename F>
 void with_rule(const LogLinearInputs<T>& in, const LogLinearGradients<T>& out, const F& f) {
-  with_operand_type<T>([&]<typename O>() {
+  with_operands<T>([&]<typename O>() {
     const MatrixStateInputs<T>& r = in.recurrence;
     const MatrixStateGradients<T>& d = out.recurrence;
     const ChunkedSizes sizes(r);

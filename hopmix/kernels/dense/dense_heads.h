@@ -12,17 +12,6 @@
 
 namespace hopmix::kernels {
 
-/// Calls f.template operator()<O>() with the type that products of a T take: bfloat16 becomes float
-/// where the processor has no products of it.
-template <typename T, typename F>
-void with_operands(const F& f) {
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    has_bfloat16_gemm() ? f.template operator()<Bfloat16>() : f.template operator()<float>();
-  } else {
-    f.template operator()<T>();
-  }
-}
-
 /// Queries and keys of a call, contiguous. Query head h reads key/value head h / (H / G).
 template <typename T>
 struct DenseCall {

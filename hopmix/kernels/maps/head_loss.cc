@@ -246,19 +246,19 @@ class HeadLoss {
 
 }  // namespace
 
-template <typename T, typename O>
+template <typename T>
 Accumulator<T> head_loss(const HeadLossInputs<T>& in, Accumulator<T>* losses, int64_t* guesses,
                          const HeadLossGradients<T>& out) {
-  return HeadLoss<T, O>(in, losses, guesses, out).run();
+  Accumulator<T> loss = 0;
+  with_operands<T>([&]<typename O>() { loss = HeadLoss<T, O>(in, losses, guesses, out).run(); });
+  return loss;
 }
 
-template float head_loss<float, float>(const HeadLossInputs<float>&, float*, int64_t*,
-                                       const HeadLossGradients<float>&);
-template double head_loss<double, double>(const HeadLossInputs<double>&, double*, int64_t*,
-                                          const HeadLossGradients<double>&);
-template float head_loss<Bfloat16, float>(const HeadLossInputs<Bfloat16>&, float*, int64_t*,
-                                          const HeadLossGradients<Bfloat16>&);
-template float head_loss<Bfloat16, Bfloat16>(const HeadLossInputs<Bfloat16>&, float*, int64_t*,
-                                             const HeadLossGradients<Bfloat16>&);
+template float head_loss(const HeadLossInputs<float>&, float*, int64_t*,
+                         const HeadLossGradients<float>&);
+template double head_loss(const HeadLossInputs<double>&, double*, int64_t*,
+                          const HeadLossGradients<double>&);
+template float head_loss(const HeadLossInputs<Bfloat16>&, float*, int64_t*,
+                         const HeadLossGradients<Bfloat16>&);
 
 }  // namespace hopmix::kernels

@@ -30,11 +30,10 @@ struct HeadLossGradients {
 
 /// For each row the cross entropy log(sum_v e^logit_v) - logit_target and the place of its largest
 /// logit, the first of equal ones; returns the sum of row_weight times loss. The gradients come
-/// with it, because the logits they need are there: 3 products, or 1 without them. O is what the
-/// products take (kernels/gemm.h).
+/// with it, because the logits they need are there: 3 products, or 1 without them.
 ///
 /// Memory: O(vocabulary) for 64 rows, and up to 32 MiB of logits for the gradients.
-template <typename T, typename O>
+template <typename T>
 Accumulator<T> head_loss(const HeadLossInputs<T>& in, Accumulator<T>* losses, int64_t* guesses,
                          const HeadLossGradients<T>& out);
 

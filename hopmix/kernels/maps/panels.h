@@ -23,16 +23,6 @@ constexpr int64_t depth_of(int64_t rows) {
   return std::is_same_v<O, Bfloat16> ? padded(rows) : rows;
 }
 
-/// The type that products take of what is stored as T: T, or float for bfloat16 where this
-/// processor has no products of it. Calls f.template operator()<O>().
-template <typename T, typename F>
-void with_operands(const F& f) {
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    if (!has_bfloat16_gemm()) return f.template operator()<float>();
-  }
-  f.template operator()<T>();
-}
-
 /// A right factor B [depth, columns] in panels.
 template <typename O>
 class Panels {
