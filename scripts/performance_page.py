@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SUITES = ["operators", "crossover", "long", "train"]
+SUITES = ["peers", "gemm", "operators", "crossover", "long", "train"]
 
 
 def scaled(value, units):
@@ -168,6 +168,31 @@ def train(report):
     return text + "\n"
 
 
+def peers(report):
+    settings = " ".join(report["set"])
+    threads = report["threads"]
+    text = f"## Training beside PyTorch: `{report['config']}{' ' + settings if settings else ''}`\n\n"
+    text += f"`scripts/train_peers.py`, {report['tokens_per_step']} tokens a step, {report['precision']}, "
+    text += f"{threads} thread{'s' if threads > 1 else ''}, {report['machine']['cpu']}, in turns; PyTorch trains "
+    text += "the same model.\n\n" if report["same_model"] else "attention of the same sizes.\n\n"
+    own = report["results"][0]["seconds"]
+    rows = [
+        [r["name"], r["parameters"], time(r["seconds"]), count(r["tokens_per_second"]), ratio(r["seconds"] / own), f"{r['last_loss']:.3f}"]
+        for r in report["results"]
+    ]
+    return text + table(["", "parameters", "a step", "tokens/s", "takes so many times as long", "loss of the last steps"], rows) + "\n"
+
+
+def gemm(report):
+    text = f"## Matrix products\n\nGFlop/s of float32 in one call, {setting(report)}; by each engine and by `torch.mm`.\n\n"
+    results = report["results"]
+    label = lambda r: f"{r['m']} x {r['n']} x {r['k']}"
+    engines = distinct(r["engine"] for r in results)
+    found = {(label(r), r["engine"]): r["gflops"] for r in results}
+    rows = [[shape, *(f"{found[shape, e]:.0f}" for e in engines)] for shape in distinct(map(label, results))]
+    return text + table(["m x n x k", *engines], rows) + "\n"
+
+
 def machine(reports):
     names = {
         "cpu": "processor", "logical_cpus": "logical CPUs", "l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3",
@@ -249,7 +274,7 @@ def main():
         text += LEGEND
     else:
         text += "There are no measurements in `results/` yet.\n"
-    sections = {"operators": operators, "crossover": crossover, "long": long, "train": train}
+    sections = {"peers": peers, "gemm": gemm, "operators": operators, "crossover": crossover, "long": long, "train": train}
     for report, file in reports:
         kind = file.stem.removeprefix("performance").strip("-")  # performance-retrieval.json
         section = sections[report["suite"]](report)
@@ -257,7 +282,7 @@ def main():
             section = section.replace("## Beside PyTorch", f"## Beside PyTorch: {kind}", 1)
         text += section + picture(file, given.out)
     if reports:
-        text += machine([report for report, _ in reports])
+        text += machine([report for report, _ in reports if report["suite"] not in ("peers", "gemm")])
         with_levels = [report for report, _ in reports if report.get("levels")]
         if with_levels:
             text += levels(with_levels[-1])

@@ -243,6 +243,11 @@ def print_table(results):
         print("  ".join(cell.ljust(w) if c == 0 else cell.rjust(w) for c, (cell, w) in enumerate(zip(row, widths))).rstrip())
 
 
+def processor():
+    names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="a config of the task text, by bytes")
@@ -298,7 +303,7 @@ def measure(options, work):
     results = [
         summary(name, rounds[name], tokens, options.warm_up, count(given if name == "hopmix" else attention)) for name in rounds
     ]
-    return results, {"config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
+    return results, {"suite": "peers", "machine": {"cpu": processor()}, "config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
                      "tokens_per_step": tokens, "same_model": given == attention, "results": results}  # fmt: skip
 
 
