@@ -1,5 +1,7 @@
 #include "hopmix/train/experiment.h"
 
+#include "hopmix/ops/engines.h"
+
 #include <cmath>
 #include <numbers>
 
@@ -43,6 +45,7 @@ uint64_t mix(uint64_t x) { return mix_bits(x + kGoldenStep); }
 }  // namespace
 
 Experiment make_experiment(toml::table document) {
+  ops::ensure_gemm_engine();  // a bad HOPMIX_GEMM is an error before anything is made
   Experiment e;
   e.config = std::move(document);
   config::Table root(e.config);

@@ -1,6 +1,7 @@
 // ChaCAL inside blocks, one summary a block across them: time O(T^(4/3)) with blocks of T^(1/3).
 #pragma once
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixers/chacal.h"
 
 namespace hopmix::nn {

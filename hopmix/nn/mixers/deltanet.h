@@ -1,6 +1,7 @@
 // DeltaNet and Gated DeltaNet: a matrix a head that is corrected where it is wrong, not added to.
 #pragma once
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/matrix_state.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"

@@ -1,6 +1,7 @@
 // Kimi Delta Attention: the delta rule with a decay a key channel.
 #pragma once
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/matrix_state.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"

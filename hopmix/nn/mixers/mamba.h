@@ -2,6 +2,7 @@
 // and output maps depend on the token.
 #pragma once
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/registry.h"
 #include "hopmix/nn/short_convolution.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"
 
