@@ -1,11 +1,10 @@
 #include "hopmix/train/experiment.h"
 
-#include "hopmix/ops/engines.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "hopmix/base/mix_bits.h"
+#include "hopmix/ops/engines.h"
 
 namespace hopmix::train {
 namespace {
