@@ -275,17 +275,18 @@ class Linear : public torch::autograd::Function<Linear> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  // `bias` undefined: none.
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& weight, Maybe bias) {
     const at::AutoDispatchBelowADInplaceOrView below;
     ctx->save_for_backward({x, weight});
-    return ops::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+    ctx->saved_data["has_bias"] = bias.has_value();
+    return ops::linear(x, weight, bias);
   }
 
   static List backward(Context* ctx, const List& grads) {
     const List saved = ctx->get_saved_variables();
     const Needs needs = {ctx->needs_input_grad(0), ctx->needs_input_grad(1),
-                         ctx->needs_input_grad(2)};
+                         // A bias that is not there is no input of this node.
+                         ctx->saved_data["has_bias"].toBool() && ctx->needs_input_grad(2)};
     List out = find<decltype(linear_backward_cpu)>("hopmix::linear_backward")
                    .call(grads[0], saved[0], saved[1], needs);
     for (size_t i = 0; i < needs.size(); ++i) {
@@ -401,7 +402,7 @@ List parts_autograd(const Tensor& x, at::TensorList weights, Widths widths) {
   return Parts::apply(x, weights, widths);
 }
 Tensor linear_autograd(const Tensor& x, const Tensor& weight, Maybe bias) {
-  return Linear::apply(x, weight, bias.value_or(Tensor()));
+  return Linear::apply(x, weight, bias);
 }
 Tensor mlp_autograd(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
                     const Tensor& down_bias) {
