@@ -14,12 +14,13 @@ OPERATORS = {
 }
 
 
-def with_gradients(function, tensors, differentiable=None):
-    """The result and the gradients of the first inputs, from a random gradient of the result."""
+def with_gradients(function, tensors, differentiable=None, rounded=False):
+    """The result and the gradients of the first inputs, from a random gradient of the result, if `rounded` to bfloat16."""
     leaves = [t.detach().clone().requires_grad_(differentiable is None or i < differentiable)
               for i, t in enumerate(tensors)]  # fmt: skip
     y = function(*leaves)
-    grads = torch.autograd.grad(y, [t for t in leaves if t.requires_grad], rand(*y.shape, seed=9, dtype=y.dtype))
+    weight = rand(*y.shape, seed=9, dtype=torch.bfloat16 if rounded else y.dtype).to(y.dtype)
+    grads = torch.autograd.grad(y, [t for t in leaves if t.requires_grad], weight)
     return [y.detach(), *grads]
 
 
@@ -33,7 +34,7 @@ def test_linear_matches_torch(shape, K, N, dtype):
     for bias in (True, False):
         tensors = linear.linear_inputs(shape, K, N, bias, DTYPES[dtype])
         actual = with_gradients(ops.linear, tensors)
-        expected = with_gradients(F.linear, [t.double() for t in tensors])
+        expected = with_gradients(F.linear, [t.double() for t in tensors], rounded=dtype == "bfloat16")
         for a, e in zip(actual, expected, strict=True):
             assert a.shape == e.shape
             assert_close(a, e, DTYPES[dtype])
@@ -46,7 +47,7 @@ def test_mlp_matches_torch(T, dtype):
     tensors = linear.mlp_inputs((1, T), 20, 50, 20, dtype=torch.float64)
     tensors = [(t / 4).to(dtype) for t in tensors]
     actual = with_gradients(ops.mlp, tensors)
-    expected = with_gradients(linear.mlp, [t.double() for t in tensors])
+    expected = with_gradients(linear.mlp, [t.double() for t in tensors], rounded=dtype == torch.bfloat16)
     for index, (a, e) in enumerate(zip(actual, expected, strict=True)):
         # What is kept for the backward is rounded to bfloat16 as the layer between would be.
         if dtype == torch.bfloat16 and a.numel() > 0:
@@ -60,7 +61,7 @@ def test_mlp_matches_torch(T, dtype):
 def test_rope_matches_complex_numbers(each_row, dtype):
     tensors = linear.rope_inputs(T=65, D=20, each_row=each_row, dtype=DTYPES[dtype])
     actual = with_gradients(ops.rope, tensors, differentiable=1)
-    expected = with_gradients(linear.rope, [t.double() for t in tensors], differentiable=1)
+    expected = with_gradients(linear.rope, [t.double() for t in tensors], 1, rounded=dtype == "bfloat16")
     for a, e in zip(actual, expected, strict=True):
         assert_close(a, e, DTYPES[dtype])
 
