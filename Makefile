@@ -28,8 +28,11 @@ format:
 bench: build
 	@$(BUILD)/bin/hopmix bench
 
-# Measures all of docs/performance.md and writes it: about a quarter of an hour on a quiet machine.
-performance: build
+# Measures all of docs/performance.md and writes it: about twenty minutes on a quiet machine.
+performance: build data
+	@$(BUILD)/bin/hopmix bench gemm --json results/performance-gemm.json
+	@.venv/bin/python scripts/train_peers.py configs/text-attention.toml --set model.token_shift=false --json results/performance-peers-attention.json
+	@.venv/bin/python scripts/train_peers.py configs/text-glr.toml --set model.token_shift=false --no-compile --json results/performance-peers-glr.json
 	@$(BUILD)/bin/hopmix bench --json results/performance.json
 	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule log_linear_attention \
 	  log_linear_delta_rule selective_scan sdpa eager_linear_attention eager_ssd eager_gla eager_delta_rule \

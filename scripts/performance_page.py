@@ -65,12 +65,18 @@ def shape(result):
     return f"B {result['batch']}, H {result['heads']}, D {result['width']}, T {result['length']}"
 
 
+def named_processor(report):
+    machine = report.get("machine", {})
+    simd = {"AVX3": "AVX-512"}.get(machine.get("simd"), machine.get("simd"))
+    return machine.get("cpu", "") + (f" with {simd}" if "cpu" in machine and simd else "")
+
+
 def setting(report):
     settings = report["settings"]
     threads = settings["threads"]
     words = [settings["dtype"]] if "dtype" in settings else []
     words.append(f"{threads} thread{'s' if threads > 1 else ''}")
-    if processor := report.get("machine", {}).get("cpu"):
+    if processor := named_processor(report):
         words.append(processor)
     if "clock" in settings:
         words.append(f"medians of {settings['clock']} time")
@@ -173,7 +179,7 @@ def peers(report):
     threads = report["threads"]
     text = f"## Training beside PyTorch: `{report['config']}{' ' + settings if settings else ''}`\n\n"
     text += f"`scripts/train_peers.py`, {report['tokens_per_step']} tokens a step, {report['precision']}, "
-    text += f"{threads} thread{'s' if threads > 1 else ''}, {report['machine']['cpu']}, in turns; PyTorch trains "
+    text += f"{threads} thread{'s' if threads > 1 else ''}, {named_processor(report)}, in turns; PyTorch trains "
     text += "the same model.\n\n" if report["same_model"] else "attention of the same sizes.\n\n"
     own = report["results"][0]["seconds"]
     rows = [
@@ -185,7 +191,7 @@ def peers(report):
 
 def gemm(report):
     text = f"## Matrix products\n\nGFlop/s of float32 in one call, {setting(report)}; by each engine and by `torch.mm`.\n\n"
-    results = report["results"]
+    results = report["products"]
     label = lambda r: f"{r['m']} x {r['n']} x {r['k']}"
     engines = distinct(r["engine"] for r in results)
     found = {(label(r), r["engine"]): r["gflops"] for r in results}

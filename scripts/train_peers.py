@@ -303,7 +303,7 @@ def measure(options, work):
     results = [
         summary(name, rounds[name], tokens, options.warm_up, count(given if name == "hopmix" else attention)) for name in rounds
     ]
-    return results, {"suite": "peers", "machine": {"cpu": processor()}, "config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
+    return results, {"suite": "peers", "machine": {"cpu": processor(), "simd": torch.backends.cpu.get_cpu_capability()}, "config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
                      "tokens_per_step": tokens, "same_model": given == attention, "results": results}  # fmt: skip
 
 
