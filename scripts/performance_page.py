@@ -183,10 +183,10 @@ def peers(report):
     text += "the same model.\n\n" if report["same_model"] else "attention of the same sizes.\n\n"
     own = report["results"][0]["seconds"]
     rows = [
-        [r["name"], r["parameters"], time(r["seconds"]), count(r["tokens_per_second"]), ratio(r["seconds"] / own), f"{r['last_loss']:.3f}"]
+        [r["name"], r["parameters"], time(r["seconds"]), count(r["tokens_per_second"]), "-" if r["name"] == "hopmix" else ratio(r["seconds"] / own), f"{r['last_loss']:.3f}"]
         for r in report["results"]
     ]
-    return text + table(["", "parameters", "a step", "tokens/s", "takes so many times as long", "loss of the last steps"], rows) + "\n"
+    return text + table(["", "parameters", "a step", "tokens/s", "hopmix is faster by", "loss of the last steps"], rows) + "\n"
 
 
 def gemm(report):

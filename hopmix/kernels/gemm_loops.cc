@@ -70,7 +70,7 @@ HWY_INLINE void last_rows(int64_t m, int64_t k, const A* a, int64_t lda, const A
   }
 }
 
-// Rows of B that the first cache holds beside rows of A.
+// Rows of B that the L1 cache holds beside rows of A.
 constexpr int64_t kDepth = 256;
 
 // kVectors vectors of columns.
