@@ -39,7 +39,7 @@ Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& 
   const int64_t t = state.position;
   check_levels(factors.size(-1), t + 1);
   std::vector<int64_t> levels = {0};
-  kernels::for_buckets(t, [&](int64_t bit) { levels.push_back(bit + 1); });
+  ops::for_buckets(t, [&](int64_t bit) { levels.push_back(bit + 1); });
   const Tensor all = torch::cat({written.unsqueeze(1), carried}, 1);  // [B,n,H,K,V]
   const Tensor read = torch::matmul(q.unsqueeze(1).unsqueeze(3), all).squeeze(3);
   const Tensor chosen = factors.index_select(2, torch::tensor(levels)).permute({0, 2, 1});

@@ -7,5 +7,6 @@ namespace hopmix::ops {
 
 using kernels::fenwick_completes;
 using kernels::fenwick_levels;
+using kernels::for_buckets;
 
 }  // namespace hopmix::ops
