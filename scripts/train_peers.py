@@ -5,7 +5,7 @@ Each round trains the config by build/bin/hopmix, then the same layout with atte
 torch.compile: AdamW, clipping, schedule and batches are those of the config. All start anew each round and take turns, so that a
 machine that slows down slows all of them. Speeds come from the median time of a step after the first ones.
 
-A config of attention has exactly the peer's parameters, name by name; of another mixer, its sizes in attention are the peer.
+A config with attention must have the peer's parameters, name by name. For any other mixer, the peer is attention of the same sizes.
 """
 
 import argparse
@@ -303,7 +303,8 @@ def measure(options, work):
     results = [
         summary(name, rounds[name], tokens, options.warm_up, count(given if name == "hopmix" else attention)) for name in rounds
     ]
-    return results, {"suite": "peers", "machine": {"cpu": processor(), "simd": torch.backends.cpu.get_cpu_capability()}, "config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
+    return results, {"suite": "peers", "machine": {"cpu": processor(), "simd": torch.backends.cpu.get_cpu_capability()},
+                     "config": str(options.config), "set": options.set, "threads": options.threads, "precision": options.precision,
                      "tokens_per_step": tokens, "same_model": given == attention, "results": results}  # fmt: skip
 
 

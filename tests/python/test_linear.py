@@ -78,7 +78,7 @@ def test_parts_are_slices_of_one_product(widths):
         assert_close(a, e, torch.float64)
 
 
-def test_parts_that_nobody_reads_have_no_gradient():
+def test_unread_parts_have_no_gradient():
     x, weight = (t.requires_grad_() for t in linear.linear_inputs((2, 70), bias=False))
     first, _ = ops.linear_parts(x, [weight], [1, 3])
     dx, dw = torch.autograd.grad(first.sum(), [x, weight])

@@ -10,7 +10,7 @@
 
 namespace hopmix::kernels {
 
-/// Levels that a text of so many tokens has: ceil(log2(tokens)) + 1, or 0 without tokens.
+/// Levels of a text of this length: ceil(log2(tokens)) + 1, or 0 without tokens.
 constexpr int64_t fenwick_levels(int64_t tokens) {
   return tokens < 1 ? 0 : std::bit_width(static_cast<uint64_t>(tokens - 1)) + 1;
 }

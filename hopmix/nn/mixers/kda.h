@@ -13,7 +13,7 @@ struct KdaConfig {
   int64_t width = 64;  // of the model
   int64_t heads = 4;
   int64_t head_width = 16;  // of q and k
-  int64_t expand_v = 1;     // values are so many times as wide
+  int64_t expand_v = 1;     // value width over key width
   int64_t rank = 16;        // of the maps to the log decays and to the output gate
   int64_t conv = 4;         // tokens that the short convolution reads
 
