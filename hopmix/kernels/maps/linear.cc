@@ -11,11 +11,7 @@
 namespace hopmix::kernels {
 namespace {
 
-// Up to this many rows the weight is read where it lies, as the left factor of y^T = W x^T: to
-// copy it would take longer than that saves.
-constexpr int64_t kFewRows = 96;
-
-// Outputs that are then made at a time.
+// Outputs that are made at a time where the weight is read where it lies.
 constexpr int64_t kOutputs = 64;
 
 // Outputs [first, first + n) of one map.
@@ -79,7 +75,7 @@ void dot_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& map
   });
 }
 
-// Up to kFewRows rows.
+// Up to kFewRows rows, as y^T = W x^T: the weight is the left factor.
 template <typename T, typename O>
 void few_rows_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& maps) {
   const std::vector<Columns<T>> all = columns_of(maps);

@@ -10,6 +10,10 @@
 
 namespace hopmix::kernels {
 
+/// Up to this many rows the weight is read where it lies: to copy it would take longer than that
+/// saves.
+inline constexpr int64_t kFewRows = 96;
+
 /// x [rows, inputs].
 template <typename T>
 struct LinearInputs {

@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hopmix/kernels/rows/row_ops-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -12,7 +13,12 @@ namespace hopmix::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-// kOutputs rows of the weight by kRows of x.
+// Numbers of T in a line of the caches.
+template <typename T>
+constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+
+// kOutputs rows of the weight by kRows of x. With few rows of x the loads of the weight are the
+// work: the rows after these are fetched meanwhile, in the order in which they lie.
 template <int64_t kRows, int64_t kOutputs, typename T>
 HWY_INLINE void dot_block(int64_t inputs, const Accumulator<T>* HWY_RESTRICT x,
                           const T* HWY_RESTRICT w, Accumulator<T>* HWY_RESTRICT y, int64_t ldy) {
@@ -25,8 +31,15 @@ HWY_INLINE void dot_block(int64_t inputs, const Accumulator<T>* HWY_RESTRICT x,
 #pragma GCC unroll 8
     for (int64_t n = 0; n < kOutputs; ++n) sums[m][n] = hn::Zero(d);
   }
+  constexpr int64_t kAhead =
+      kRows > 2 ? 0 : kOutputs * static_cast<int64_t>(hn::MaxLanes(d)) / kLine<T>;
+  const auto next = reinterpret_cast<uintptr_t>(w + kOutputs * inputs);
   int64_t c = 0;
   for (; c + lanes <= inputs; c += lanes) {
+#pragma GCC unroll 8
+    for (int64_t l = 0; l < kAhead; ++l) {
+      hwy::Prefetch(reinterpret_cast<const T*>(next + (c / lanes * kAhead + l) * 64));
+    }
     Vec<A> row[kRows];
 #pragma GCC unroll 4
     for (int64_t m = 0; m < kRows; ++m) row[m] = hn::LoadU(d, x + m * inputs + c);

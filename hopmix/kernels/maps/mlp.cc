@@ -4,6 +4,7 @@
 
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/maps/gelu_loops.h"
+#include "hopmix/kernels/maps/linear.h"
 #include "hopmix/kernels/maps/panels.h"
 #include "hopmix/kernels/maps/weight_gradient.h"
 
@@ -37,6 +38,24 @@ const A* widen(const T* x, int64_t n, const Buffer<A>& memory) {
   }
 }
 
+// Decoding, where most of the work is to read the weights.
+template <typename T>
+void few_rows_forward(const MlpInputs<T>& in, T* h, T* y) {
+  using A = Accumulator<T>;
+  const int64_t n = in.rows * in.hidden;
+  const Buffer<T> active(n);
+  const Buffer<A> wide(std::is_same_v<T, A> ? 0 : n);
+  T* hidden = h == nullptr ? active.data() : h;
+  linear_forward<T>({in.x, in.rows, in.width}, {{in.up, in.up_bias, in.hidden, hidden}});
+  if constexpr (std::is_same_v<T, A>) {
+    gelu_loops<A>().forward(n, hidden, active.data());
+  } else {
+    gelu_loops<A>().forward(n, widen(hidden, n, wide), wide.data());
+    for (int64_t i = 0; i < n; ++i) active[i] = convert<T>(wide[i]);
+  }
+  linear_forward<T>({active.data(), in.rows, in.hidden}, {{in.down, in.down_bias, in.outputs, y}});
+}
+
 template <typename T, typename O>
 void forward(const MlpInputs<T>& in, T* h, T* y) {
   using A = Accumulator<T>;
@@ -63,6 +82,9 @@ void forward(const MlpInputs<T>& in, T* h, T* y) {
                          in.hidden, sums);
     }
     gelu.forward(n * in.hidden, widen(rows, n * in.hidden, active), active.data());
+    if constexpr (!std::is_same_v<T, A>) {  // as few_rows_forward() has it
+      for (int64_t i = 0; i < n * in.hidden; ++i) active[i] = convert<A>(convert<T>(active[i]));
+    }
     left = left_factor<O>(matrix<A>(active.data(), n, in.hidden), 0, n, active_memory, &stride);
     T* out = y + first * in.outputs;
     for (int64_t p = 0; p < down.count(); ++p) {
@@ -124,6 +146,7 @@ void backward(const MlpInputs<T>& in, const T* h, const T* dy, const MlpGradient
 template <typename T>
 void mlp_forward(const MlpInputs<T>& in, T* h, T* y) {
   if (in.rows == 0) return;
+  if (in.rows <= kFewRows) return few_rows_forward(in, h, y);
   with_operands<T>([&]<typename O>() { forward<T, O>(in, h, y); });
 }
 

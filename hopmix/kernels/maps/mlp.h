@@ -1,7 +1,7 @@
 // The feed-forward part of a block: y = gelu(x U^T + a) D^T + b, a block of rows at a time, so that
-// what the activation takes and gives stays in the L2 cache between the two products. Of it only
-// the hidden numbers before the activation are kept for the backward, which computes the rest
-// again.
+// what the activation takes and gives stays in the L2 cache between the two products. What it gives
+// is rounded to T. Only the hidden numbers before the activation are kept for the backward, which
+// computes the rest again.
 #pragma once
 
 #include <cstdint>

@@ -107,8 +107,9 @@ struct Problem {
         for (int64_t c = 0; c < width; ++c) sum += in_x[i * width + c] * in_u[m * width + c];
         e_h[i * hidden + m] = sum;
         const double stored = kept[i * hidden + m], active = gelu(stored);
+        const double rounded = widened(std::vector{T(static_cast<Accumulator<T>>(active))})[0];
         for (int64_t o = 0; o < outputs; ++o) {
-          e_y[i * outputs + o] += active * in_d[o * hidden + m];
+          e_y[i * outputs + o] += rounded * in_d[o * hidden + m];
           back += in_g[i * outputs + o] * in_d[o * hidden + m];
           e[3][o * hidden + m] += in_g[i * outputs + o] * active;
         }
@@ -135,6 +136,7 @@ TYPED_TEST(MlpTest, MatchesTheDefinition) {
                                                      {1, 64, 128, 64},
                                                      {2, 20, 41, 3},
                                                      {63, 3, 20, 100},
+                                                     {96, 20, 41, 64},
                                                      {97, 64, 100, 20},
                                                      {513, 20, 40, 20}}) {
     SCOPED_TRACE(::testing::PrintToString(std::vector{rows, width, hidden, outputs}));
