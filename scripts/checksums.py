@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def rand(shape, dtype, seed, low=-1.0, high=1.0):
     generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(*shape, generator=generator, dtype=torch.float64) * (high - low) + low).to(dtype)
+    return (torch.rand(tuple(shape), generator=generator, dtype=torch.float64) * (high - low) + low).to(dtype)
 
 
 def cases(dtype, B=2, T=150, H=4, G=2, D=20, V=16):
@@ -44,12 +44,14 @@ def cases(dtype, B=2, T=150, H=4, G=2, D=20, V=16):
     yield "dense_recurrence", "dense_recurrence", [q, k, v, *gates], ()
     yield "chacal", "chacal", [q, k, v], (0.5,)
     yield "block_chacal", "block_chacal", [q, k, v], (0.5,)
+    yield "attention", "attention", [q, k, v], ()
     yield "attention_topk", "attention_topk", [q, k, v], (4,)
     yield "linear_attention", "linear_attention", [q, k, v], (None, start)
     yield "ssd", "ssd", [q, k, v, decay], (None, start)
     yield "gla", "gla", [q, k, v, channels], (None, start)
     yield "delta_rule", "delta_rule", [q, unit, v, gates[0]], (None, start)
     yield "gated_delta_rule", "gated_delta_rule", [q, unit, v, decay, gates[0]], (None, start)
+    yield "kda", "kda", [q, unit, v, channels, gates[0]], (None, start)
     yield "log_linear_attention", "log_linear_attention", [q, k, v, decay, levels], ()
     yield "log_linear_delta_rule", "log_linear_delta_rule", [q, unit, v, decay, gates[0], levels], ()
     yield "linear_recurrence", "linear_recurrence", [flat(15, 33, low=0), flat(16, 33)], ()
@@ -57,6 +59,13 @@ def cases(dtype, B=2, T=150, H=4, G=2, D=20, V=16):
                                                flat(20, 5), flat(21, 5), rand((24,), state, 22)], ()
     yield "short_convolution", "short_convolution", [flat(23, 33), r(24, 33, 4)], ()
     yield "rms_norm", "rms_norm", [flat(25, 33), r(26, 33)], ()
+    yield "sliding_window_recurrence", "sliding_window_recurrence", [flat(15, 33, low=0), flat(16, 33)], (32,)
+    maps = [r(27, 48, 33), r(28, 48), r(29, 20, 48), r(30, 20)]
+    yield "linear", "linear", [flat(25, 33), maps[0], maps[1]], ()
+    yield "mlp", "mlp", [flat(25, 33), *maps], ()
+    yield "rope", "rope", [r(31, B, T, H, D)], (r(32, 1, T, D // 2), r(33, 1, T, D // 2))
+    targets = torch.arange(B * T) % 48
+    yield "head_loss", "head_loss", [flat(25, 33).reshape(-1, 33), maps[0], maps[1]], (targets,)
     retrieved = torch.ops.hopmix.attention_topk(q, k, v, 4, None, False)[1]
     yield "gather_attention", "gather_attention", [q, k, v], (retrieved,)
     yield "retrieved_recurrence", "retrieved_recurrence", [q, k, v, gates[0]], (retrieved, 3)
@@ -72,7 +81,7 @@ def checksum(operator, inputs, rest):
     grads = torch.autograd.grad(smooth, leaves, weights, allow_unused=True, materialize_grads=True)
     digest = hashlib.sha256()
     for t in [*outputs, *grads]:
-        digest.update(t.detach().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(t.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -12,11 +12,14 @@
 namespace hopmix::ops {
 namespace {
 
-std::string joined(std::initializer_list<const char*> names) {
+std::string joined(at::ArrayRef<const char*> names) {
   std::string out = "[";
   for (const char* name : names) out += (out.size() > 1 ? ", " : "") + std::string(name);
   return out + "]";
 }
+
+// A dimension by its size, of one digit.
+bool is_number(const char* dim) { return *dim >= '0' && *dim <= '9' && dim[1] == 0; }
 
 void check_index(const std::string& op, const char* name, const Tensor& t, at::ScalarType dtype,
                  const char* meaning) {
@@ -79,24 +82,54 @@ void Arguments::device(const char* name, const Tensor& t) const {
                     t.device(), ", but must be on ", first_.device(), " like ", first_name_);
 }
 
-void Arguments::shape(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
-  TORCH_CHECK_VALUE(t.dim() == static_cast<int64_t>(dims.size()), op_, ": ", name, " is ",
+void Arguments::shape(const char* name, const Tensor& t, at::ArrayRef<const char*> dims) {
+  const bool leads = !dims.empty() && std::string_view(dims[0]) == "...";
+  const int64_t named = static_cast<int64_t>(dims.size()) - (leads ? 1 : 0);
+  const int64_t leading = t.dim() - named;
+  TORCH_CHECK_VALUE(leads ? leading >= 0 && leading <= 3 : leading == 0, op_, ": ", name, " is ",
                     t.sym_sizes(), ", but must be ", joined(dims));
-  int64_t axis = 0;
-  for (const char* dim : dims) {
+  if (leads) {
+    const c10::SymIntArrayRef given = t.sym_sizes().slice(0, leading);
+    if (!leading_) leading_ = given.vec();
+    TORCH_CHECK_VALUE(given == c10::SymIntArrayRef(*leading_), op_, ": ", name, " is ",
+                      t.sym_sizes(), ", but must be ", joined(dims), " with ", first_.sym_sizes(),
+                      " as in ", first_name_);
+  }
+  int64_t axis = leading;
+  for (const char* dim : leads ? dims.slice(1) : dims) {
     const c10::SymInt size = t.sym_size(axis++);
-    const auto [seen, is_new] = sizes_.emplace(dim, size);
-    if (is_new) {
-      source_[dim] = name;
+    if (is_number(dim)) {
+      TORCH_CHECK_VALUE(size == *dim - '0', op_, ": ", name, " is ", t.sym_sizes(),
+                        ", but must be ", joined(dims));
       continue;
     }
-    TORCH_CHECK_VALUE(size == seen->second, op_, ": ", name, " is ", t.sym_sizes(),
-                      ", but must be ", joined(dims), " with ", dim, " = ", seen->second, " as in ",
-                      source_[dim]);
+    const Size* const seen = find(dim);
+    if (seen == nullptr) {
+      sizes_.push_back({dim, size, name});
+      continue;
+    }
+    TORCH_CHECK_VALUE(size == seen->size, op_, ": ", name, " is ", t.sym_sizes(), ", but must be ",
+                      joined(dims), " with ", dim, " = ", seen->size, " as in ", seen->source);
   }
 }
 
-void Arguments::tensor(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
+const Arguments::Size* Arguments::find(std::string_view dim) const {
+  for (const Size& size : sizes_) {
+    if (size.name == dim) return &size;
+  }
+  return nullptr;
+}
+
+c10::SymInt Arguments::sym_size(const char* dim) const {
+  if (std::string_view(dim) != "...") return find(dim)->size;
+  c10::SymInt product = 1;
+  for (const c10::SymInt& size : *leading_) product = product * size;
+  return product;
+}
+
+int64_t Arguments::size(const char* dim) const { return sym_size(dim).expect_int(); }
+
+void Arguments::tensor(const char* name, const Tensor& t, at::ArrayRef<const char*> dims) {
   TORCH_CHECK_VALUE(t.defined(), op_, ": ", name, " is undefined, but must be a tensor");
   const at::ScalarType dtype = t.scalar_type();
   if (!first_.defined()) {
@@ -115,7 +148,7 @@ at::ScalarType Arguments::state_dtype() const {
   return first_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-void Arguments::state(const char* name, const Tensor& t, std::initializer_list<const char*> dims) {
+void Arguments::state(const char* name, const Tensor& t, at::ArrayRef<const char*> dims) {
   TORCH_CHECK_VALUE(t.scalar_type() == state_dtype(), op_, ": ", name, " is ", t.scalar_type(),
                     ", but must be ", state_dtype(), " for ", first_.scalar_type(), " inputs");
   device(name, t);
@@ -123,12 +156,12 @@ void Arguments::state(const char* name, const Tensor& t, std::initializer_list<c
 }
 
 void Arguments::grouped_heads() const {
-  const c10::SymInt& heads = sizes_.at("H");
-  const c10::SymInt& kv_heads = sizes_.at("G");
+  const c10::SymInt& heads = find("H")->size;
+  const c10::SymInt& kv_heads = find("G")->size;
   TORCH_CHECK_VALUE(kv_heads > 0 && heads % kv_heads == 0, op_, ": q has ", heads,
                     " heads, but must have a multiple of the ", kv_heads,
                     " heads of k and v (at least 1)");
-  TORCH_CHECK_VALUE(sizes_.at("DK") > 0, op_, ": q is ", first_.sym_sizes(),
+  TORCH_CHECK_VALUE(find("DK")->size > 0, op_, ": q is ", first_.sym_sizes(),
                     ", but must have a width of at least 1");
 }
 
@@ -142,8 +175,7 @@ void Arguments::pattern(const PatternArg& pattern) {
                     ": row_ptr is [0], but must have at least one entry, 0");
 }
 
-void Arguments::positions(const char* name, const Tensor& t,
-                          std::initializer_list<const char*> dims) {
+void Arguments::positions(const char* name, const Tensor& t, at::ArrayRef<const char*> dims) {
   TORCH_CHECK_VALUE(t.defined() && t.scalar_type() == at::kInt, op_, ": ", name, " is ",
                     t.defined() ? c10::toString(t.scalar_type()) : "undefined",
                     ", but must be Int ", joined(dims));
@@ -157,7 +189,7 @@ void Arguments::positions(const char* name, const Tensor& t,
 
 void Arguments::retrieved(const Tensor& indices) {
   positions("indices", indices, {"B", "T", "lists", "W"});
-  const c10::SymInt &lists = sizes_.at("lists"), &heads = sizes_.at("H"), &kv = sizes_.at("G");
+  const c10::SymInt &lists = find("lists")->size, &heads = find("H")->size, &kv = find("G")->size;
   TORCH_CHECK_VALUE(lists == heads || lists == kv, op_, ": indices is ", indices.sym_sizes(),
                     ", but must have a list for each of the ", heads, " heads of q or of the ", kv,
                     " of k");
@@ -165,24 +197,26 @@ void Arguments::retrieved(const Tensor& indices) {
 
 void Arguments::cu_seqlens(const std::optional<Tensor>& cu_seqlens) {
   if (!cu_seqlens) {
-    sizes_.emplace("N", sizes_.at("B"));
-    source_["N"] = source_["B"];
+    sizes_.push_back({"N", find("B")->size, find("B")->source});
     return;
   }
   check_index(op_, "cu_seqlens", *cu_seqlens, at::kLong, "[N + 1]");
   device("cu_seqlens", *cu_seqlens);
   TORCH_CHECK_VALUE(cu_seqlens->sym_size(0) > 0, op_,
                     ": cu_seqlens is [0], but must have at least one entry, 0");
-  TORCH_CHECK_VALUE(sizes_.at("B") == 1, op_, ": ", first_name_, " has batch ", sizes_.at("B"),
+  TORCH_CHECK_VALUE(find("B")->size == 1, op_, ": ", first_name_, " has batch ", find("B")->size,
                     ", but must have batch 1 when cu_seqlens is given");
-  sizes_.emplace("N", cu_seqlens->sym_size(0) - 1);
-  source_["N"] = "cu_seqlens";
+  sizes_.push_back({"N", cu_seqlens->sym_size(0) - 1, "cu_seqlens"});
+}
+
+void Arguments::check_scale(std::optional<double> scale) const {
+  TORCH_CHECK_VALUE(!scale || std::isfinite(*scale), op_, ": scale is ", *scale,
+                    ", but must be finite");
 }
 
 double Arguments::scale(std::optional<double> scale) const {
-  if (!scale) return 1 / std::sqrt(static_cast<double>(size("DK")));
-  TORCH_CHECK_VALUE(std::isfinite(*scale), op_, ": scale is ", *scale, ", but must be finite");
-  return *scale;
+  check_scale(scale);
+  return scale ? *scale : 1 / std::sqrt(static_cast<double>(size("DK")));
 }
 
 void Arguments::gamma(double gamma) const {
@@ -197,11 +231,27 @@ void Arguments::kept(at::TensorList tensors, size_t count) const {
                     " tensors, but must have the ", count, " that the forward pass kept");
 }
 
-Tensor Arguments::empty(std::initializer_list<const char*> dims,
-                        std::optional<at::ScalarType> dtype) const {
+std::vector<c10::SymInt> Arguments::sizes(at::ArrayRef<const char*> dims) const {
   std::vector<c10::SymInt> sizes;
-  for (const char* dim : dims) sizes.push_back(sizes_.at(dim));
-  return at::empty_symint(sizes, first_.options().dtype(dtype.value_or(first_.scalar_type())));
+  for (const char* dim : dims) {
+    if (is_number(dim)) {
+      sizes.emplace_back(*dim - '0');
+    } else if (std::string_view(dim) == "...") {
+      sizes.insert(sizes.end(), leading_->begin(), leading_->end());
+    } else {
+      sizes.push_back(find(dim)->size);
+    }
+  }
+  return sizes;
+}
+
+Tensor Arguments::empty(at::ArrayRef<const char*> dims, std::optional<at::ScalarType> dtype) const {
+  return at::empty_symint(sizes(dims),
+                          first_.options().dtype(dtype.value_or(first_.scalar_type())));
+}
+
+Tensor Arguments::empty_of(c10::SymIntArrayRef sizes) const {
+  return at::empty_symint(sizes, first_.options());
 }
 
 kernels::Sequences bind_sequences(const Arguments& args, const std::optional<Tensor>& cu_seqlens) {

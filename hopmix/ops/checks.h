@@ -5,15 +5,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
 
-#include <initializer_list>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "hopmix/kernels/rows/rows.h"
 #include "hopmix/kernels/base/sequences.h"
+#include "hopmix/kernels/rows/rows.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::ops {
@@ -26,12 +24,13 @@ class Arguments {
   /// `op` without the namespace, as the errors name it.
   explicit Arguments(std::string op) : op_(std::move(op)) {}
 
-  /// `dims` names the sizes; one that was seen before must agree. All tensors share dtype and
-  /// device with the first, whose dtype must be float32, float64 or bfloat16.
-  void tensor(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  /// `dims` names the sizes; one that was seen before must agree. A digit is a size itself; a
+  /// first "..." stands for 0 to 3 dimensions, the same for all tensors. All tensors share dtype
+  /// and device with the first, whose dtype must be float32, float64 or bfloat16.
+  void tensor(const char* name, const Tensor& t, at::ArrayRef<const char*> dims);
 
   /// A recurrent state: float64 when the tensors are, else float32.
-  void state(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  void state(const char* name, const Tensor& t, at::ArrayRef<const char*> dims);
   at::ScalarType state_dtype() const;
 
   at::ScalarType dtype() const { return first_.scalar_type(); }
@@ -43,7 +42,7 @@ class Arguments {
   void pattern(const PatternArg& pattern);
 
   /// int32 positions, -1 for none: what was retrieved. May be the first tensor of a call.
-  void positions(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  void positions(const char* name, const Tensor& t, at::ArrayRef<const char*> dims);
 
   /// The same for attention, [B, T, H, W] or one list for all query heads of a key/value head, [B,
   /// T, G, W].
@@ -58,25 +57,39 @@ class Arguments {
   /// What a forward pass kept for this backward: `count` tensors.
   void kept(at::TensorList tensors, size_t count) const;
 
+  void check_scale(std::optional<double> scale) const;
   /// The given scale, which must be finite, or 1/sqrt(DK).
   double scale(std::optional<double> scale) const;
 
-  int64_t size(const char* dim) const { return sizes_.at(dim).expect_int(); }
+  /// "..." is the product of what it stands for.
+  int64_t size(const char* dim) const;
+  c10::SymInt sym_size(const char* dim) const;
+  std::vector<c10::SymInt> sizes(at::ArrayRef<const char*> dims) const;
+  /// Names one more size, for outputs.
+  void define(const char* dim, const c10::SymInt& size) { sizes_.push_back({dim, size, ""}); }
   const std::string& op() const { return op_; }
 
   /// New uninitialized memory of these sizes, with the dtype and device of the tensors, or another
   /// dtype.
-  Tensor empty(std::initializer_list<const char*> dims,
-               std::optional<at::ScalarType> dtype = {}) const;
+  Tensor empty(at::ArrayRef<const char*> dims, std::optional<at::ScalarType> dtype = {}) const;
+  /// The same by numbers.
+  Tensor empty_of(c10::SymIntArrayRef sizes) const;
 
  private:
-  void shape(const char* name, const Tensor& t, std::initializer_list<const char*> dims);
+  void shape(const char* name, const Tensor& t, at::ArrayRef<const char*> dims);
   void device(const char* name, const Tensor& t) const;
 
   std::string op_, first_name_;
   Tensor first_;
-  std::map<std::string, c10::SymInt, std::less<>> sizes_;
-  std::map<std::string, std::string> source_;  // which argument a size came from
+  struct Size {
+    std::string name;
+    c10::SymInt size;
+    std::string source;  // which argument it came from
+  };
+  const Size* find(std::string_view dim) const;
+
+  std::vector<Size> sizes_;
+  std::optional<std::vector<c10::SymInt>> leading_;  // what "..." stands for
 };
 
 /// The sequences of a call with B, T (and cu_seqlens): bounds rise from 0 to T.
