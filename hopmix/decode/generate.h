@@ -9,9 +9,6 @@
 
 namespace hopmix::decode {
 
-/// Takes `tokens` (int64 [B,T], T >= 1) in -> the logits of what follows the last, [B,vocabulary].
-torch::Tensor prefill(nn::LanguageModel& model, const torch::Tensor& tokens, nn::ModelState& state);
-
 /// Goes on with `prompt`, and hands each new piece of the text, whole characters, to `show` as soon
 /// as it is certain. Throws Error for a prompt that is empty or not UTF-8, and where prompt and
 /// tokens are more than the model can have.

@@ -34,6 +34,7 @@ class Past {
   explicit Past(const std::string& spec, int64_t length = 0);
 
   const std::string& spec() const { return pattern_.spec(); }
+  bool is_dense() const { return dense_; }
 
   /// `tensors` as their rows read by token `state.position`: [B,reads,...] in the order of
   /// `tokens`. A view of the state where it can be: let go of it before the next append.

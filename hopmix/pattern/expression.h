@@ -20,7 +20,7 @@ struct ExpressionError : std::runtime_error {
 };
 
 /// Names an expression may use besides k: muParser's functions and constants, floor and ceil.
-std::vector<std::string> expression_names();
+const std::vector<std::string>& expression_names();
 
 /// f(0), f(1), ... up to the last below n. Throws ExpressionError when the text is not an
 /// expression in k, or when some f(k) in that range is not a finite whole number, at least 1 and
