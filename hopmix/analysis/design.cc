@@ -253,7 +253,7 @@ void check(const DesignOptions& options) {
   at_least("n", options.n, 2);
   if (options.n > kMostTokens) {
     throw Error("n " + std::to_string(options.n) + " must be at most " +
-                std::to_string(kMostTokens) + ": every pattern tried takes a search of all pairs");
+                std::to_string(kMostTokens) + ": each candidate requires a search over all pairs");
   }
   at_least("reads", options.reads.value_or(1), 1);
   at_least("cache", options.cache.value_or(1), 1);

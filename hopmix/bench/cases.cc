@@ -9,8 +9,8 @@
 #include "hopmix/base/nearest.h"
 #include "hopmix/bench/eager_chunks.h"
 #include "hopmix/bench/peers.h"
-#include "hopmix/ops/fenwick.h"
 #include "hopmix/nn/pattern_rows.h"
+#include "hopmix/ops/fenwick.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
@@ -519,7 +519,7 @@ std::vector<Case> select_cases(const std::vector<std::string>& names) {
   }
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw Error("benchmark '" + name + "' is not known" + suggestion(name, known));
+    throw Error("unknown benchmark '" + name + "'" + suggestion(name, known));
   }
   std::vector<Case> chosen;
   for (const Case& one : cases()) {

@@ -168,9 +168,9 @@ TEST(CapacityCommand, ByHand) {
   EXPECT_EQ(list[2]["compositions"][2]["largest_n"], 1728);  // 12^3
   EXPECT_NE(output_of(add_capacity, {"capacity"}).find("multi-hop (8,1,1,1)"), std::string::npos);
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", "8,x"}),
-            "widths '8,x' must be whole numbers with commas between, such as 8,1,1,1");
+            "widths '8,x' must be comma-separated whole numbers, such as 8,1,1,1");
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", ""}),
-            "widths '' must be whole numbers with commas between, such as 8,1,1,1");
+            "widths '' must be comma-separated whole numbers, such as 8,1,1,1");
   EXPECT_EQ(error(add_capacity, {"capacity", "--precision", "0"}),
             "precision 0 must be at least 1");
 }

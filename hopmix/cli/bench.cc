@@ -234,7 +234,7 @@ void check_outputs(const Options& options) {
     throw Error("plot file '" + options.plot + "' must end in .svg or .png");
   }
   if (!options.json.empty() && options.json == options.plot) {
-    throw Error("--json and --plot are both '" + options.json + "'");
+    throw Error("--json and --plot must differ, but both are '" + options.json + "'");
   }
   for (const std::string& file : {options.json, options.plot}) {
     const std::filesystem::path folder = std::filesystem::path(file).parent_path();
@@ -258,7 +258,7 @@ void check_lines(const Options& options, const std::vector<bench::Case>& chosen)
     }
   }
   if (options.crossover && !has_name(chosen, bench::kAttention)) {
-    throw Error(std::string("--crossover is beside '") + bench::kAttention +
+    throw Error(std::string("--crossover compares with '") + bench::kAttention +
                 "', which is not timed with --no-peers or '" + bench::kLong + "'");
   }
 }
@@ -269,13 +269,13 @@ bool is_alone(const CLI::App& command, const Options& options, const std::string
   const auto& names = options.names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return false;
   if (names.size() > 1) {
-    throw Error("benchmark '" + name + "' is timed alone, without '" +
+    throw Error("benchmark '" + name + "' must be timed alone, without '" +
                 (names[0] == name ? names[1] : names[0]) + "'");
   }
   for (const CLI::Option* option : command.get_options()) {
     const std::string given = option->get_name();
     if (option->count() > 0 && given != "NAME" && !used.contains(given)) {
-      throw Error("benchmark '" + name + "' takes no " + given);
+      throw Error("benchmark '" + name + "' does not accept " + given);
     }
   }
   return true;

@@ -36,8 +36,7 @@ std::vector<int64_t> parse_widths(const std::string& text) {
       read = 0;
     }
     if (word.empty() || read != word.size()) {
-      throw Error("widths '" + text +
-                  "' must be whole numbers with commas between, such as 8,1,1,1");
+      throw Error("widths '" + text + "' must be comma-separated whole numbers, such as 8,1,1,1");
     }
     at = comma + 1;
   }

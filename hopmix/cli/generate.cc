@@ -43,7 +43,7 @@ TextRun load_text_run(const fs::path& run) {
   const std::string name = task.require("name");
   if (name != "text") {
     throw Error("'" + run.string() + "' was trained on the task '" + name +
-                "': only a run of the task 'text' can generate");
+                "': must be a run of the task 'text'");
   }
   if (const int64_t threads = root.get("threads", 0))
     at::set_num_threads(static_cast<int>(threads));
@@ -118,8 +118,7 @@ void run_prompts(const Options& options, const std::vector<std::string>& prompts
                format_count(per_second(total.prompt_tokens, total.prompt_seconds)).c_str());
   if (total.failed.empty()) return;
   throw Error(std::to_string(total.failed.size()) + " of " + std::to_string(prompts.size()) +
-              " texts ended in an error, the first of line " +
-              std::to_string(total.failed.front() + 1));
+              " texts failed, the first on line " + std::to_string(total.failed.front() + 1));
 }
 
 void check(const CLI::App& command, const Options& options) {
@@ -130,16 +129,16 @@ void check(const CLI::App& command, const Options& options) {
       throw Error(std::string(name) + " = '': must name a file");
     }
   }
-  if (many && options.prompt) throw Error("--prompt: must be left out where there is --prompts");
+  if (many && options.prompt) throw Error("--prompt: cannot be combined with --prompts");
   if (many && !options.save_state.empty()) {
-    throw Error("--save-state: is of one text, not of those of --prompts");
+    throw Error("--save-state: saves a single text and cannot be combined with --prompts");
   }
   if (options.batch < 1) {
     throw Error("--batch = " + std::to_string(options.batch) + ": must be at least 1");
   }
   if (!many && !options.prompt && options.load_state.empty()) throw Error("--prompt is required");
   for (const std::string& stop : options.config.stops) {
-    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be UTF-8, which it is not");
+    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be valid UTF-8");
   }
   if (many) decode::check(options.config);
 }

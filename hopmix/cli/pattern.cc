@@ -103,7 +103,7 @@ void run_pattern(const Options& options) {
   if (!options.graph.empty()) {
     if (pattern.size() > kMostNodes) {
       throw Error("n " + std::to_string(pattern.size()) + " must be at most " +
-                  std::to_string(kMostNodes) + " for --graph; --dot writes any");
+                  std::to_string(kMostNodes) + " for --graph; --dot has no limit");
     }
     draw_graph(graphviz(pattern), options.graph);
   }

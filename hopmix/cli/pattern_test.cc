@@ -92,7 +92,7 @@ TEST(PatternCommand, DrawsCacheHopsAndGraph) {
   EXPECT_NE(read_file(graph).find("1&#45;&gt;0"), std::string::npos);
   std::filesystem::remove_all(folder);
   EXPECT_EQ(error({"2^k", "-n", "513", "--graph", graph}),
-            "n 513 must be at most 512 for --graph; --dot writes any");
+            "n 513 must be at most 512 for --graph; --dot has no limit");
 }
 
 TEST(PatternCommand, BadInputIsAnError) {

@@ -59,7 +59,7 @@ fs::path find_sweep(const std::string& name) {
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  throw Error("reproduction '" + name + "' is not known" + suggestion(name, known));
+  throw Error("unknown reproduction '" + name + "'" + suggestion(name, known));
 }
 
 // A cell whose directory holds another config would mix two experiments in one table.
@@ -69,8 +69,8 @@ void check_run(const train::Cell& cell, const toml::table& resolved) {
   const std::string difference =
       train::first_difference(config::parse_file(config), resolved, config.string(), "this table");
   if (!difference.empty()) {
-    throw Error("'" + cell.run.string() + "' is of another config (" + difference +
-                "); remove it, or give --runs another folder");
+    throw Error("'" + cell.run.string() + "' was created with a different config (" + difference +
+                "); remove it, or choose another folder with --runs");
   }
 }
 
@@ -88,8 +88,8 @@ std::string reason(const JobEnd& end) {
   while (text.ends_with("\n")) text.pop_back();
   if (text.starts_with("hopmix: ")) text.erase(0, 8);
   if (!text.empty()) return text;
-  return end.code > 128 ? "ended by signal " + std::to_string(end.code - 128)
-                        : "ended with code " + std::to_string(end.code);
+  return end.code > 128 ? "killed by signal " + std::to_string(end.code - 128)
+                        : "exited with code " + std::to_string(end.code);
 }
 
 // Redraws the table in place on a terminal; elsewhere says a line for each cell that ends.
@@ -145,7 +145,7 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
                  const Options& options, std::vector<nlohmann::json>& results) {
   LiveTable live(options.json);
   live.say(sweep.title + ": " + std::to_string(cells.size()) + " runs, " +
-           std::to_string(cells.size() - plan.cells.size()) + " done before");
+           std::to_string(cells.size() - plan.cells.size()) + " already done");
   const train::InterruptGuard interrupt;
   const StatusLine clock(/*quiet=*/true);
   const std::string total = "/" + std::to_string(plan.cells.size());
@@ -178,7 +178,7 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
   live.clear();
   if (!failure.empty()) throw Error(failure);
   if (interrupt.interrupted()) {
-    std::fprintf(stderr, "stopped; every run was saved. Go on with the same command.\n");
+    std::fprintf(stderr, "stopped; every run was saved. Run the same command to continue.\n");
     throw CLI::RuntimeError(kInterrupted);
   }
 }
@@ -202,8 +202,9 @@ void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
     return result;
   };
   if (sizes(otherwise) == sizes(resolved)) return;
-  throw Error("evaluations." + std::to_string(cell.row) + ".set: makes another model than '" +
-              sweep.rows[trained->row].name + "' trains, and its weights would not fit");
+  throw Error("evaluations." + std::to_string(cell.row) +
+              ".set: describes a different model than '" + sweep.rows[trained->row].name +
+              "' trains; its weights would not fit");
 }
 
 // The second table: `results` of evaluation_cells.
@@ -225,10 +226,10 @@ void reproduce_sweep(const Options& options) {
   std::vector<std::string> settings = options.settings;
   for (const std::string& setting : settings) {
     if (setting.starts_with("seed="))
-      throw Error("--set " + setting + ": seeds are counted by --seeds");
+      throw Error("--set " + setting + ": use --seeds to choose the number of seeds");
     if (setting.starts_with("threads="))
       throw Error("--set " + setting +
-                  ": a run has one thread; --jobs says how many run at a time");
+                  ": each run uses one thread; use --jobs to run several at once");
   }
   // One thread a run: processes share the machine, and a cell's numbers repeat.
   settings.push_back("threads=1");
@@ -265,13 +266,13 @@ void reproduce_sweep(const Options& options) {
 void run_reproduce(const CLI::App& command, const Options& options) {
   const bool theorem = options.name == kTheorem;
   if (!theorem && command.count("--draws") > 0) {
-    throw Error("--draws has no meaning for " + options.name + ": it is for theorem");
+    throw Error("--draws does not apply to " + options.name + ": it is for theorem");
   }
   if (!theorem && options.name != kPropositions) return reproduce_sweep(options);
   for (const char* option : {"--seeds", "--jobs", "--set", "--runs", "--results", "--no-plot"}) {
     if (command.count(option) > 0) {
-      throw Error(std::string(option) + " has no meaning for " + options.name +
-                  ": nothing is trained");
+      throw Error(std::string(option) + " does not apply to " + options.name +
+                  ": it trains nothing");
     }
   }
   if (theorem) return reproduce_theorem(options.draws, options.json);

@@ -49,7 +49,8 @@ void run_train(const Options& options) {
   }
   const train::TrainResult result = train::train(experiment, run, options.resume, options.quiet);
   if (result.interrupted) {
-    std::fprintf(stderr, "stopped and saved at step %lld; go on with\n  hopmix train %s --resume\n",
+    std::fprintf(stderr,
+                 "stopped and saved at step %lld; continue with\n  hopmix train %s --resume\n",
                  static_cast<long long>(result.step), shell_word(run).c_str());
     throw CLI::RuntimeError(kInterrupted);
   }

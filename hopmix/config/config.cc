@@ -108,7 +108,7 @@ std::string Table::require(std::string_view key) {
     std::vector<std::string> present;
     for (const auto& [name, value] : *node_) present.emplace_back(name.str());
     const std::string near = nearest_name(key, present);
-    throw bad(key, near.empty() ? "must be a string" : "is it '" + near + "' by mistake?");
+    throw bad(key, near.empty() ? "must be a string" : "is '" + near + "' a typo?");
   }
   return get(key, "");
 }
@@ -212,7 +212,7 @@ void set(toml::table& document, std::string_view assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
     throw Error("--set " + std::string(assignment) +
-                ": must read key=value, such as train.steps=100");
+                ": must have the form key=value, such as train.steps=100");
   }
   const std::string path(assignment.substr(0, equals));
   const std::string text(assignment.substr(equals + 1));

@@ -130,7 +130,8 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   EXPECT_EQ(left.session.state.position(), 5 + 10);
   EXPECT_EQ(left.session.unread.size(), 1u);
   EXPECT_EQ(left.made.state_bytes, model->state_bytes(15));
-  EXPECT_EQ(error_of([&] { batch.leave(first); }), "sequence 0: has left, or never joined");
+  EXPECT_EQ(error_of([&] { batch.leave(first); }),
+            "sequence 0: is not in the batch; it left or never joined");
   GenerateConfig rest = kGreedy;
   rest.tokens = 19;
   const int64_t again = batch.join("", rest, left.session);
@@ -189,15 +190,15 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   EXPECT_EQ(error_of([&] { batch.join("12345", config); }),
             "tokens = 7: must be at most 6 after a prompt of 5: " + table);
   EXPECT_EQ(error_of([&] { batch.join("12345678901", config); }),
-            "prompt: has 11 tokens, and " + table);
+            "prompt: has 11 tokens, but " + table);
   EXPECT_EQ(error_of([&] { batch.fork(first, config); }),
-            "the state is of 4 tokens, the prompt has 1 and tokens = 7: too many, " + table);
+            "tokens = 7: too many after a state of 4 tokens and a prompt of 1: " + table);
   EXPECT_EQ(error_of([&] { batch.join("caf\xe9", config); }),
-            "prompt: must be UTF-8, which byte 3 is not");
-  EXPECT_EQ(error_of([&] { batch.join("", config); }), "prompt = '': must hold at least one token");
+            "prompt: must be UTF-8, but byte 3 is invalid");
+  EXPECT_EQ(error_of([&] { batch.join("", config); }),
+            "prompt = '': must contain at least one token");
   config.stops = {""};
-  EXPECT_EQ(error_of([&] { batch.join("x", config); }),
-            "stop = '': must be a text that is not empty");
+  EXPECT_EQ(error_of([&] { batch.join("x", config); }), "stop = '': must not be empty");
   EXPECT_EQ(batch.size(), 1);
   config.stops = {};
   config.tokens = 10;
@@ -208,8 +209,8 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   EXPECT_EQ(heard.left.at(second).made.tokens, 10);
   // A session that does not join is still there.
   Session session = std::move(heard.left.at(first).session);
-  EXPECT_EQ(error_of([&] { batch.join("x", config, std::move(session)); }).substr(0, 25),
-            "the state is of 10 tokens");
+  EXPECT_EQ(error_of([&] { batch.join("x", config, std::move(session)); }).substr(0, 48),
+            "tokens = 10: too many after a state of 10 tokens");
   EXPECT_EQ(session.state.position(), 10);
 
   const auto levels = model_of("{mixer = 'log_linear_mamba2'}", "none", 16);
@@ -237,7 +238,7 @@ TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
                 fork = batch.join("", kGreedy, good);
   heard.finish(batch);
   EXPECT_EQ(heard.left.at(bad).error,
-            "the model's logits are not finite: its weights are not those of a good run");
+            "the model's logits are not finite: training may have diverged");
   EXPECT_EQ(heard.left.at(bad).made.tokens, 0);
   expect_same(heard.left.at(first).made, alone(*model, "To be", kGreedy), heard.said[first]);
   EXPECT_EQ(heard.left.at(fork).made.tokens, 30);

@@ -116,7 +116,7 @@ TEST(Generate, TheEndOfADocumentEndsTheText) {
     EXPECT_TRUE(session.unread.empty());
     EXPECT_EQ(session.state.position(), again * made.prompt_tokens);
   }
-  EXPECT_EQ(error_of([&] { go_on(""); }), "prompt = '': must hold at least one token");
+  EXPECT_EQ(error_of([&] { go_on(""); }), "prompt = '': must contain at least one token");
 }
 
 // In two parts, the second by way of a copy: what one went on with is no part of the other.
@@ -218,16 +218,16 @@ TEST(Generate, FitsAPositionTableToItsLastRow) {
             "positions holds 10 (model.max_length)");
   EXPECT_EQ(go(*model, "1234567890", {.tokens = 1}).tokens, 1);
   EXPECT_EQ(error_of([&] { go(*model, "12345678901", {.tokens = 1}); }),
-            "prompt: has 11 tokens, and the model's table of learned positions holds 10 "
+            "prompt: has 11 tokens, but the model's table of learned positions holds 10 "
             "(model.max_length)");
   EXPECT_EQ(go(*model_of("none", 10), "1234", {.tokens = 30}).tokens, 30);
 }
 
 TEST(Generate, Errors) {
   const auto model = model_of();
-  EXPECT_EQ(error_of([&] { go(*model, "", {}); }), "prompt = '': must hold at least one token");
+  EXPECT_EQ(error_of([&] { go(*model, "", {}); }), "prompt = '': must contain at least one token");
   EXPECT_EQ(error_of([&] { go(*model, "caf\xe9", {}); }),
-            "prompt: must be UTF-8, which byte 3 is not");
+            "prompt: must be UTF-8, but byte 3 is invalid");
   EXPECT_EQ(error_of([&] { go(*model, "x", {.tokens = 0}); }), "tokens = 0: must be at least 1");
   EXPECT_EQ(error_of([&] { go(*model, "x", {.sampling = {.top_p = 2}}); }),
             "top_p = 2: must be above 0 and at most 1");

@@ -53,11 +53,11 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingC
   bool some = false;
   for (const float logit : logits) {
     if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-      throw Error("the model's logits are not finite: its weights are not those of a good run");
+      throw Error("the model's logits are not finite: training may have diverged");
     }
     some = some || std::isfinite(logit);
   }
-  if (!some) throw Error("the model's logits are not finite: no token may come next");
+  if (!some) throw Error("the model's logits are not finite: every token has probability 0");
 
   const bool greedy = config.temperature == 0;
   size_t count = logits.size();

@@ -9,7 +9,7 @@ namespace hopmix::decode {
 
 StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_) {
-    if (stop.empty()) throw Error("stop = '': must be a text that is not empty");
+    if (stop.empty()) throw Error("stop = '': must not be empty");
   }
 }
 

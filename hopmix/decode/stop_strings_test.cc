@@ -78,10 +78,7 @@ TEST(StopStrings, HowTheTextIsCutChangesNothing) {
 }
 
 TEST(StopStrings, AnEmptyOneIsAnError) {
-  EXPECT_EQ(error_of([] {
-              StopStrings({"a", ""});
-            }),
-            "stop = '': must be a text that is not empty");
+  EXPECT_EQ(error_of([] { StopStrings({"a", ""}); }), "stop = '': must not be empty");
 }
 
 }  // namespace

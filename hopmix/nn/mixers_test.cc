@@ -559,7 +559,7 @@ TEST(Registry, UnknownNameSuggestsTheNearest) {
     find_mixer("atention");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "mixer 'atention' is not known; did you mean 'attention'?");
+    EXPECT_STREQ(error.what(), "unknown mixer 'atention'; did you mean 'attention'?");
   }
 }
 

@@ -129,9 +129,9 @@ TEST(ModelStepEach, Errors) {
             "position 10: the model's table of learned positions holds 10 (model.max_length); use "
             "positions = \"rope\" or \"none\" for longer sequences");
   EXPECT_EQ(other.position(), 3);
-  EXPECT_EQ(error(two, {&other, &other}), "states: one of them is there twice");
-  EXPECT_EQ(error(two, {&other}), "states: must be one a row of tokens, 2, and are 1");
-  EXPECT_EQ(error(two.slice(0, 0, 0), {}), "tokens: must be of at least one sequence");
+  EXPECT_EQ(error(two, {&other, &other}), "states: must be distinct, but one appears twice");
+  EXPECT_EQ(error(two, {&other}), "states: must have one per row of tokens, 2, but has 1");
+  EXPECT_EQ(error(two.slice(0, 0, 0), {}), "tokens: must hold at least one sequence");
   EXPECT_EQ(error_of([&] { model->check_length(11); }).substr(0, 12), "position 10:");
   model->check_length(10);
   const auto levels = build(

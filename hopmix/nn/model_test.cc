@@ -288,11 +288,12 @@ TEST(Model, BadReadoutsNameTheKey) {
     }
     return std::string();
   };
-  EXPECT_EQ(error("model.read_after=[1, 2]"),
-            "model.read_after = [ 1, 2 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+  EXPECT_EQ(
+      error("model.read_after=[1, 2]"),
+      "model.read_after = [ 1, 2 ]: must be 3 block counts, one per readout, each from 0 to 3");
   EXPECT_EQ(
       error("model.read_after=[1, 2, 4]"),
-      "model.read_after = [ 1, 2, 4 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+      "model.read_after = [ 1, 2, 4 ]: must be 3 block counts, one per readout, each from 0 to 3");
   EXPECT_EQ(error("model.read_after=[1, 2, 0.5]"),
             "model.read_after = [ 1, 2, 0.5 ]: must be an array of integers");
   EXPECT_EQ(error_of("[model]\nread_after = [1]\nblocks = [{mixer = 'gla'}]").substr(0, 30),
@@ -348,7 +349,7 @@ TEST(Model, BadConfigsNameTheKey) {
             "model.blocks is missing: needs at least one [[model.blocks]] with a mixer");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'glar'").substr(0, 22), "model.blocks.0.mixer: ");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixr = 'glr'\npattern = '2^k'"),
-            "model.blocks.0.mixer is missing: is it 'mixr' by mistake?");
+            "model.blocks.0.mixer is missing: is 'mixr' a typo?");
   EXPECT_EQ(error_of(block + "window = 4"),
             "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope, "
             "head_width, kv_heads, mem");

@@ -56,8 +56,8 @@ void Past::bind(int64_t i) const {
   if (!fixed())
     pattern_ = Pattern(pattern_.spec(), std::max(std::min(wanted, pattern_.most_tokens()), i + 1));
   if (i < pattern_.size()) return;
-  throw Error("pattern '" + pattern_.spec() + "': is for " + std::to_string(pattern_.size()) +
-              " tokens, and here is token " + std::to_string(i));
+  throw Error("pattern '" + pattern_.spec() + "': covers " + std::to_string(pattern_.size()) +
+              " tokens; token " + std::to_string(i) + " is out of range");
 }
 
 int64_t Past::slot_of(int64_t token) const {

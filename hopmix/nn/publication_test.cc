@@ -43,15 +43,16 @@ TEST(Publication, BadConfigsNameTheKey) {
             "model.blocks.1.mem = 'own': is published by an earlier layer: give this one its own "
             "name");
   EXPECT_EQ(error_of("{mixer='mura', mem='cache', heads=3}"),
-            "model.blocks.1.heads = 3: must be a multiple of those of mem 'cache', 2");
+            "model.blocks.1.heads = 3: must be a multiple of the heads of mem 'cache', 2");
 }
 
 TEST(Publication, BadSizesNameTheKey) {
   for (const std::string widths :
        {"[]", "[ 0 ]", "[ 4, -1 ]", "[ 64, 65 ]", "[ 0, 5000 ]", "[ 4611686018427387905, 4 ]"}) {
-    EXPECT_EQ(error_of("{mixer='mura', mem='cache', widths=" + widths + "}"),
-              "model.blocks.1.widths = " + widths +
-                  ": must be at least one number, each from 1, with a product of at most 4096");
+    EXPECT_EQ(
+        error_of("{mixer='mura', mem='cache', widths=" + widths + "}"),
+        "model.blocks.1.widths = " + widths +
+            ": must list at least one number, each at least 1, with a product of at most 4096");
   }
   for (const std::string mixer : {"topk_access", "hysparse", "retrieved_recurrence"}) {
     for (const std::string kappa : {"-1", "0", "4097", "9223372036854775807"}) {
@@ -70,13 +71,15 @@ TEST(Publication, OneVectorAHopIsForTheLastBlock) {
   EXPECT_EQ(error_of(shared + "}", 4), "");
   EXPECT_EQ(error_of(shared + ", hops=2}", 3),
             "model.blocks.1.hops = 2: must be at least the task's readouts, 3");
-  const std::string last = ": follows a block that gives one vector a hop, which must be the last";
+  const std::string last =
+      ": follows a block that returns one vector per hop, which must be the last block";
   EXPECT_EQ(error_of(shared + "}, {mixer='mura', mem='cache'}"),
             "model.blocks.2.mixer = 'mura'" + last);
   EXPECT_EQ(error_of(shared + ", repeat=2}"),
             "model.blocks.1.mixer = 'retrieved_recurrence'" + last);
   const std::string branch =
-      ".readout = 'shared': gives one vector a hop, which only the last block of a model may";
+      ".readout = 'shared': returns one vector per hop, which only the last block of a model may "
+      "do";
   EXPECT_EQ(error_of("{mixer='parallel', branches=[{mixer='gla'}, " + shared + "}]}"),
             "model.blocks.1.branches.1" + branch);
   EXPECT_EQ(error_of("{mixer='topk_access', mem='cache', recurrent=" + shared + "}}"),

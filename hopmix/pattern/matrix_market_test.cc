@@ -75,7 +75,7 @@ TEST_F(MatrixMarket, ServesAsAPattern) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "pattern 'dag(" + path_.string() +
                                              ")': file at character 5: " + path_.string() +
-                                             " has 70 rows; n = 71 tokens need as many");
+                                             " has 70 rows, but n = 71 tokens need one each");
   }
   const Csr joined = to_csr(Pattern(spec + " | window(2)", 70));
   EXPECT_EQ(joined.cols, to_csr(Pattern("2^k|random(3,1)|window(2)", 70)).cols);

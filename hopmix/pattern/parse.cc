@@ -242,7 +242,7 @@ class Parser {
       Dag dag{read_matrix_market(file)};
       if (dag.rows.rows() < n_) {
         throw Error(file + " has " + std::to_string(dag.rows.rows()) +
-                    " rows; n = " + std::to_string(n_) + " tokens need as many");
+                    " rows, but n = " + std::to_string(n_) + " tokens need one each");
       }
       return dag;
     } catch (const Error& error) {

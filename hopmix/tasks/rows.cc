@@ -83,7 +83,7 @@ void check_range(const std::string& name, int64_t value, int64_t least, int64_t 
 void check_choice(const std::string& name, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw Error(name + " = '" + value + "': must be a known one" + suggestion(value, choices));
+  throw Error(name + " = '" + value + "': must be a known name" + suggestion(value, choices));
 }
 
 void check_even(const std::string& name, int64_t value, int64_t least, int64_t most) {

@@ -156,7 +156,7 @@ void check_documents(const TextConfig& config, const std::string& where) {
   }
   if (!separated && !config.separator.empty()) {
     throw Error(where + "separator = " + config::in_one_line(config.separator) +
-                ": is for documents = 'separated' alone, here it is '" + config.documents + "'");
+                ": applies only to documents = 'separated', not to '" + config.documents + "'");
   }
 }
 
@@ -188,15 +188,15 @@ Task text_task(const TextConfig& config, const std::string& where) {
   };
   const auto corpus = open(files), held_out_corpus = open(held_out);
   if (!config.valid.empty() && held_out_corpus->empty()) {
-    throw Error(where + "valid = '" + config.valid + "': must have two tokens in a row");
+    throw Error(where + "valid = '" + config.valid + "': must have two consecutive tokens");
   }
   if (corpus->empty() || held_out_corpus->empty()) {
     throw Error(where + "path = '" + config.path +
-                "': must have two tokens in a row to train on, and as many held out");
+                "': must have two consecutive tokens to train on, and two held out");
   }
   if (!separator.empty() && corpus->parts() == static_cast<int64_t>(files.size())) {
     throw Error(where + "separator = " + config::in_one_line(separator) +
-                ": must stand between documents, but nowhere does in the text to train on");
+                ": must separate documents, but does not occur in the training text");
   }
 
   const auto sample = [&](const std::shared_ptr<const Corpus>& of) {

@@ -309,13 +309,13 @@ TEST_F(TextTest, ErrorsOfDocuments) {
   };
   EXPECT_EQ(error({.documents = "separated", .separator = "\n\n"}), "");
   EXPECT_EQ(error({.documents = "file"}),
-            "task.documents = 'file': must be a known one; did you mean 'files'?");
+            "task.documents = 'file': must be a known name; did you mean 'files'?");
   EXPECT_EQ(error({.documents = "separated"}),
             "task.separator = \"\": must be what ends a document, such as \"\\n\\n\"");
   EXPECT_EQ(error({.documents = "files", .separator = "\n"}),
-            "task.separator = \"\\n\": is for documents = 'separated' alone, here it is 'files'");
+            "task.separator = \"\\n\": applies only to documents = 'separated', not to 'files'");
   EXPECT_EQ(error({.separator = "-"}),
-            "task.separator = '-': is for documents = 'separated' alone, here it is 'none'");
+            "task.separator = '-': applies only to documents = 'separated', not to 'none'");
   EXPECT_EQ(error({.documents = "separated", .separator = "\r\n"}),
             "task.separator = \"\\r\\n\": must stand between documents, but nowhere does in the "
             "text to train on");
@@ -345,9 +345,9 @@ TEST_F(TextTest, Errors) {
   };
   EXPECT_EQ(error({}), "task.path = '': must be a file or a folder of text");
   EXPECT_EQ(error({.path = none}),
-            "task.path = '" + none + "': must be a file or a folder of text; there is none");
+            "task.path = '" + none + "': must be a file or folder of text, but does not exist");
   EXPECT_EQ(error({.path = path, .valid = none}),
-            "task.valid = '" + none + "': must be a file or a folder of text; there is none");
+            "task.valid = '" + none + "': must be a file or folder of text, but does not exist");
   EXPECT_EQ(error({.path = path, .length = 0}), "task.length = 0: must be from 1 to 16777216");
   for (const double fraction : {0.0, 1.0, std::nan("")}) {
     EXPECT_TRUE(error({.path = path, .valid_fraction = fraction})
@@ -355,10 +355,10 @@ TEST_F(TextTest, Errors) {
   }
   const std::string one = write("y", "1");
   EXPECT_EQ(error({.path = path, .valid = one}),
-            "task.valid = '" + one + "': must have two tokens in a row");
+            "task.valid = '" + one + "': must have two consecutive tokens");
   EXPECT_EQ(
       error({.path = one, .valid = path}),
-      "task.path = '" + one + "': must have two tokens in a row to train on, and as many held out");
+      "task.path = '" + one + "': must have two consecutive tokens to train on, and two held out");
   EXPECT_TRUE(error({.path = path, .tokenizer = none}).starts_with("task.tokenizer = '" + none));
   EXPECT_EQ(error_of([&] { text_task({.path = path}).sample(0, 0); }),
             "batch = 0: must be at least 1");

@@ -159,7 +159,8 @@ void widen(const char* from, std::span<int64_t> out) {
 
 std::vector<Document> list_documents(const fs::path& path, const std::string& where) {
   const std::string named = where + " = '" + path.string() + "': ";
-  if (!fs::exists(path)) throw Error(named + "must be a file or a folder of text; there is none");
+  if (!fs::exists(path))
+    throw Error(named + "must be a file or folder of text, but does not exist");
   std::vector<Document> documents;
   if (!fs::is_directory(path)) {
     documents.push_back({path, 0, MappedFile(path).bytes().size()});
@@ -173,7 +174,7 @@ std::vector<Document> list_documents(const fs::path& path, const std::string& wh
     }
   }
   std::erase_if(documents, [](const Document& document) { return document.size() == 0; });
-  if (documents.empty()) throw Error(named + "must hold text; it is empty");
+  if (documents.empty()) throw Error(named + "must contain text, but is empty");
   std::sort(documents.begin(), documents.end(),
             [](const Document& a, const Document& b) { return a.file < b.file; });
   return documents;

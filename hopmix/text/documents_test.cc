@@ -45,10 +45,10 @@ TEST_F(DocumentsTest, FilesBelowAFolderByPath) {
 TEST_F(DocumentsTest, ErrorsNameTheKey) {
   const std::string none = (folder_ / "none").string();
   EXPECT_EQ(error_of([&] { list_documents(none, "task.path"); }),
-            "task.path = '" + none + "': must be a file or a folder of text; there is none");
+            "task.path = '" + none + "': must be a file or folder of text, but does not exist");
   for (const fs::path& path : {folder_, write("empty", "")}) {
     EXPECT_EQ(error_of([&] { list_documents(path, "task.path"); }),
-              "task.path = '" + path.string() + "': must hold text; it is empty");
+              "task.path = '" + path.string() + "': must contain text, but is empty");
   }
 }
 

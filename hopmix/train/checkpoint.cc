@@ -52,7 +52,7 @@ SafetensorsFile read_at_step(const path& file, int64_t step, bool finish) {
   }
   SafetensorsFile read = read_safetensors(file);
   if (!stands(read))
-    throw Error("'" + file.string() + "' is not of step " + wanted + ", which state.json names");
+    throw Error("'" + file.string() + "' is not from step " + wanted + ", the step in state.json");
   return read;
 }
 
@@ -62,12 +62,13 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
   for (const auto& item : parameters) {
     const auto found = file.tensors.find(item.key());
     if (found == file.tensors.end()) {
-      throw Error("'" + name.string() + "' lacks '" + item.key() + "': it is of another model");
+      throw Error("'" + name.string() + "' lacks '" + item.key() +
+                  "': it was saved by a different model");
     }
     if (found->second.sizes() != item.value().sizes()) {
       std::ostringstream message;
       message << "'" << name.string() << "': '" << item.key() << "' is " << found->second.sizes()
-              << ", the model's is " << item.value().sizes();
+              << ", but the model has " << item.value().sizes();
       throw Error(message.str());
     }
     torch::Tensor target = item.value();
@@ -75,8 +76,8 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
   }
   if (file.tensors.size() != parameters.size()) {
     throw Error("'" + name.string() + "' holds " + std::to_string(file.tensors.size()) +
-                " tensors, the model has " + std::to_string(parameters.size()) +
-                ": it is of another model");
+                " tensors, but the model has " + std::to_string(parameters.size()) +
+                ": it was saved by a different model");
   }
 }
 

@@ -98,8 +98,8 @@ void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, i
       const auto found = tensors.find(item.key() + name);
       if (found == tensors.end() || found->second.sizes() != item.value().sizes()) {
         throw Error("optimizer state of '" + item.key() + "': " + name.substr(1) +
-                    (found == tensors.end() ? " is missing" : " has another shape") +
-                    "; the checkpoint is of another model");
+                    (found == tensors.end() ? " is missing" : " has a different shape") +
+                    "; the checkpoint was saved by a different model");
       }
       return found->second.clone();
     };

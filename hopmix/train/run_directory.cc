@@ -64,7 +64,7 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   }
   if (!resume) {
     throw Error("'" + run.string() +
-                "' exists: --resume goes on with it, --out DIR trains elsewhere");
+                "' exists: use --resume to continue it, or --out DIR to train elsewhere");
   }
   const std::string difference =
       first_difference(config::parse_file(config), resolved, config.string(), "this config");
@@ -77,8 +77,9 @@ void keep_files(const path& run, const std::map<std::string, std::string>& files
     if (!std::filesystem::exists(run / name)) {
       write_file(run / name, bytes);
     } else if (read_file(run / name) != bytes) {
-      throw Error("cannot resume, '" + (run / name).string() +
-                  "' is not what this config names: it changed since the run began");
+      throw Error(
+          "cannot resume, '" + (run / name).string() +
+          "' differs from the file that this config names: that file changed after the run began");
     }
   }
 }

@@ -296,7 +296,7 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   EXPECT_NE(error_of(load).find("optimizer.safetensors"), std::string::npos);
   write_file(run / "optimizer.safetensors", optimizer);
   write_file(run / "state.json", "{\"step\": 9}");
-  EXPECT_NE(error_of(load).find("is not of step 9, which state.json names"), std::string::npos);
+  EXPECT_NE(error_of(load).find("is not from step 9, the step in state.json"), std::string::npos);
   write_file(run / "state.json", "{\"st");
   EXPECT_NE(error_of(load).find("is damaged"), std::string::npos);
   fs::remove(run / "state.json");
@@ -312,8 +312,9 @@ TEST_F(TrainTest, ARunThatExistsIsKept) {
   const fs::path run = root_ / "run";
   Experiment e = experiment({"train.steps=2"});
   train(e, run, false, true);
-  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("exists: --resume goes on with it"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { train(e, run, false, true); }).find("exists: use --resume to continue it"),
+      std::string::npos);
   Experiment longer = experiment({"train.steps=3"});
   EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"),
             std::string::npos);

@@ -74,7 +74,7 @@ def test_an_unknown_engine_is_one_line(command, monkeypatch):
         (["eval", "tiny.toml"], "'tiny.toml' is not a run directory"),
         (["eval", "."], "'.' is not a run directory: config.toml is missing"),
         (["train", "."], "'.' is not a run directory: config.toml is missing"),
-        (["reproduce", "tabel1"], "reproduction 'tabel1' is not known; did you mean 'table1'?"),
+        (["reproduce", "tabel1"], "unknown reproduction 'tabel1'; did you mean 'table1'?"),
         (["reproduce", "no.toml"], "cannot read 'no.toml': No such file or directory"),
         (["reproduce", "sweep.toml", "--jobs", "0"], "--jobs: Value 0 not in range 1 to 1024"),
         (["reproduce", "tiny.toml"], "unknown key 'model'; known: title, note, reference, base, columns, rows, evaluations"),
@@ -116,15 +116,15 @@ def test_mixers_as_json_names_every_mixer():
         (
             "[model]",
             '[model]\npositions = "rope"\nmax_length = 9',
-            "model.max_length = 9: is for learned positions alone, here they are rope",
+            "model.max_length = 9: applies only to learned positions, not to rope",
         ),
         ("seed = 3", "seed = { a = 1 }", "seed = { a = 1 }: must be an integer"),
         ("seed = 3", 'seed = """\n3\n4"""', "seed = '''3 4''': must be an integer"),
         ("[model]\nwidth = 16", "[model]\nwidth = 15", "model.blocks.0: heads = 4: must divide the width, 15"),
         ('"copy"', '"cpoy"', "task.name = 'cpoy': must be a known task; did you mean 'copy'?"),
         ('name = "copy"\n', "", "task.name is missing: must be a string"),
-        ('name = "copy"', 'nmae = "copy"', "task.name is missing: is it 'nmae' by mistake?"),
-        ('"glr"', '"gr"', "model.blocks.0.mixer: mixer 'gr' is not known; did you mean 'glr'?"),
+        ('name = "copy"', 'nmae = "copy"', "task.name is missing: is 'nmae' a typo?"),
+        ('"glr"', '"gr"', "model.blocks.0.mixer: unknown mixer 'gr'; did you mean 'glr'?"),
         ('mixer = "glr"\n', "", "model.blocks.0.mixer is missing: must be a string"),
         (
             '"2^k"',
@@ -164,8 +164,8 @@ def test_a_config_that_cannot_be_read():
 @pytest.mark.parametrize(
     "setting, message",
     [
-        ("steps", "--set steps: must read key=value, such as train.steps=100"),
-        ("=3", "--set =3: must read key=value, such as train.steps=100"),
+        ("steps", "--set steps: must have the form key=value, such as train.steps=100"),
+        ("=3", "--set =3: must have the form key=value, such as train.steps=100"),
         ("train.step=3", "unknown key 'train.step'; did you mean 'steps'?"),
         ("train.steps=many", "train.steps = 'many': must be an integer"),
         ("train=3", "train = 3: must be a table"),

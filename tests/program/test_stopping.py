@@ -73,7 +73,7 @@ def test_interrupt_saves_and_prints_the_command_that_goes_on(number, unbroken):
     assert process.returncode == 130
     assert stdout == ""
     said = stderr.splitlines()[-2:]
-    assert said[0] == f"stopped and saved at step {step(run)}; go on with"
+    assert said[0] == f"stopped and saved at step {step(run)}; continue with"
     assert 2 < step(run) < 200
     assert names(run) == RUN_FILES
 
@@ -154,7 +154,7 @@ def test_missing_and_damaged_checkpoints_are_one_line(command):
     assert f"'{file}'" in message(tensors, lambda b: b"\xff" * 8 + b[8:])
     assert message("state.json", lambda b: b'{"st') == "'run/state.json' is damaged: it must hold {\"step\": N}"
     assert message("state.json", lambda b: b'{"step": 9}') == (
-        "'run/model.safetensors' is not of step 9, which state.json names"
+        "'run/model.safetensors' is not from step 9, the step in state.json"
     )
     assert message("config.toml", lambda _: None).endswith("config.toml is missing")
     if command == ["eval"]:

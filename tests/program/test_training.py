@@ -66,7 +66,7 @@ def test_json_and_quiet():
 def test_a_run_that_exists_is_left_alone():
     train("run")
     before = contents("run")
-    taken = "'run' exists: --resume goes on with it, --out DIR trains elsewhere"
+    taken = "'run' exists: use --resume to continue it, or --out DIR to train elsewhere"
     assert refuse("train", "tiny.toml", "--out", "run", "--quiet") == taken
     assert refuse("train", "run", "--quiet") == taken
     assert contents("run") == before

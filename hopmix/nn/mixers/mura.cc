@@ -135,8 +135,8 @@ MixerEntry mura_entry() {
             config.width = defaults.width;
             config.heads = table.get_at_least("heads", config.publication->heads, 1);
             if (config.heads % config.publication->heads != 0) {
-              throw table.bad("heads", "must be a multiple of those of mem '" + config.mem + "', " +
-                                           std::to_string(config.publication->heads));
+              throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
+                                           "', " + std::to_string(config.publication->heads));
             }
             config.token_shift = table.get("token_shift", defaults.token_shift);
             config.widths = read_widths(table, config.widths);
@@ -146,7 +146,7 @@ MixerEntry mura_entry() {
             config.own_kv = table.get_choice("kv", "shared", {"shared", "own"}) == "own";
             config.gradient = table.get("gradient", config.gradient);
             if (config.own_kv && !config.gradient) {
-              throw table.bad("gradient", "has no meaning with kv = 'own'");
+              throw table.bad("gradient", "does not apply with kv = 'own'");
             }
             config.publication->ask(config.widths, config.include_self);
             return std::make_shared<Mura>(config);

@@ -35,7 +35,8 @@ State take(size_t branch, State& whole) {
 std::shared_ptr<Mixer> make_branch(config::Table& table, const BlockDefaults& defaults) {
   std::shared_ptr<Mixer> branch = make_mixer(table, defaults);
   if (branch->one_vector_a_hop()) {
-    throw table.bad("readout", "gives one vector a hop, which only the last block of a model may");
+    throw table.bad("readout",
+                    "returns one vector per hop, which only the last block of a model may do");
   }
   table.finish();
   return branch;

@@ -152,7 +152,7 @@ MixerEntry retrieved_recurrence_entry() {
             if (config.form == "scalar") {
               config.heads = table.get_at_least("heads", heads, 1);
               if (config.heads % heads != 0) {
-                throw table.bad("heads", "must be a multiple of those of mem '" + config.mem +
+                throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
                                              "', " + std::to_string(heads));
               }
             } else {
