@@ -58,7 +58,7 @@ PromptsTotal go_on(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
     }
     for (decode::Batch::Piece& piece : batch.step()) {
       if (!piece.left) continue;
-      piece.left->session = {};  // nobody goes on with it
+      piece.left->session = {};  // free its state; nothing continues it
       ended[prompt_of.at(piece.id)] = std::move(piece.left);
     }
     for (; shown < prompts.size() && ended[shown]; ended[shown++].reset()) {

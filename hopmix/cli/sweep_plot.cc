@@ -17,7 +17,7 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
     for (const std::vector<double>& values : table[r]) deviation |= values.size() > 1;
   }
 
-  // The first row stands on top, so y runs downwards. One data block a column: y, mean, deviation,
+  // The first row is at the top, so y points down. One data block per column: y, mean, deviation,
   // paper.
   std::ostringstream script;
   for (size_t c = 0; c < columns; ++c) {
