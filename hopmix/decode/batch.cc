@@ -11,7 +11,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The last of the `tokens` is drawn, and never read.
+// The last of the `tokens` is drawn but never read, hence the -1.
 void check_length(const nn::LanguageModel& model, int64_t behind, int64_t prompt, int64_t tokens) {
   const nn::ModelConfig& config = model.config();
   const int64_t length = behind + prompt + tokens - 1;

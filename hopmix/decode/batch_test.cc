@@ -34,7 +34,7 @@ Generation alone(nn::LanguageModel& model, const std::string& prompt,
   return generate(model, text::Tokenizer(), prompt, config, [](std::string_view) {});
 }
 
-// What each sequence of a batch said, and how it left.
+// What each sequence of a batch produced, and how it left.
 struct Heard {
   std::map<int64_t, std::string> said;
   std::map<int64_t, Batch::Left> left;
@@ -67,7 +67,7 @@ void expect_same(const Generation& made, const Generation& expected, const std::
   EXPECT_EQ(made.state_bytes, expected.state_bytes);
 }
 
-// Prompts of other lengths, which join at other steps and end at others.
+// Prompts of different lengths that join and end at different steps.
 TEST(Batch, TextsAreThoseOfEachAloneWithEveryMixer) {
   const std::vector<std::string> prompts = {"To be, or not", "x", "The king says", "Hélas",
                                             "one two three four five six"};
@@ -140,7 +140,7 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   EXPECT_EQ(heard.left.at(second).made.text, alone(*model, "Hélas", kGreedy).text);
   EXPECT_EQ(heard.left.at(again).made.prompt_tokens, 1) << "the one that was not read";
   EXPECT_EQ(heard.left.at(again).session.state.position(), 5 + 29);
-  // The tokens themselves: a character that the cut went through is replaced in both halves.
+  // Compare tokens, not text: a character cut in two is replaced in both halves.
   EXPECT_EQ(heard.left.at(again).session.unread, [&] {
     Session session{model->initial_state(1)};
     generate(
@@ -149,7 +149,7 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   }());
 }
 
-// The prompt of all is taken in once; and one is forked in the middle of its text.
+// The shared prompt is read once, and one sequence forks in the middle of its text.
 TEST(Batch, Forks) {
   const auto model = model_of(kBlocks);
   const GenerateConfig other{.tokens = 30, .seed = 9};
@@ -177,7 +177,7 @@ TEST(Batch, Forks) {
   }
 }
 
-// As its prompt is read, not when the batch gets there.
+// join() fails right away, not the step that reaches the end of the table.
 TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   const auto model = model_of("{mixer = 'glr'}", "learned", 10);
   Batch batch(*model, text::Tokenizer());
@@ -207,7 +207,7 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   heard.finish(batch);
   EXPECT_EQ(heard.left.at(first).made.tokens, 7);
   EXPECT_EQ(heard.left.at(second).made.tokens, 10);
-  // A session that does not join is still there.
+  // A session that fails to join is left untouched.
   Session session = std::move(heard.left.at(first).session);
   EXPECT_EQ(error_of([&] { batch.join("x", config, std::move(session)); }).substr(0, 48),
             "tokens = 10: too many after a state of 10 tokens");
@@ -221,7 +221,7 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   Heard().finish(bounded);
 }
 
-// A state full of them, as weights that overflow on one text alone would make it.
+// A state full of NaNs, as weights that overflow on a single text would produce.
 TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
   const auto model = model_of(kBlocks);
   Session spoiled{model->initial_state(1)};
@@ -249,7 +249,7 @@ TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
             heard.left.at(bad).error);
 }
 
-// Later than its first token: when it reads 'x', of which it knows nothing but that.
+// It fails after its first token, when it reads 'x', the only one whose embedding is bad.
 TEST(Batch, OneWhoseLogitsSpoilOnTheWayLeavesAlone) {
   const auto model = model_of(kBlocks, "none");
   {

@@ -40,7 +40,7 @@ class Hash {
   uint64_t value_ = 0;
 };
 
-// Of what a model begins with, only the tokens held may be more.
+// Whether `tensor` has the shape of the initial state, except for the number of tokens held.
 bool fits(const torch::Tensor& tensor, const torch::Tensor& initial) {
   if (tensor.scalar_type() != initial.scalar_type() || tensor.dim() != initial.dim()) return false;
   for (int64_t d = 0; d < tensor.dim(); ++d) {

@@ -9,7 +9,7 @@
 namespace hopmix::decode {
 namespace {
 
-// The definition: the text before the stop that is complete first.
+// The definition: the text before the stop string that is completed first.
 std::string before_stop(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 0; end <= text.size(); ++end) {
     std::string shortest = text;

@@ -16,7 +16,7 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 
 path next_of(const path& file) { return file.string() + ".next"; }
 
-// The step that `run`'s committed checkpoint stands at.
+// The step of `run`'s committed checkpoint.
 int64_t read_step(const path& run) {
   const path file = run / "state.json";
   if (!std::filesystem::exists(file)) {
@@ -29,8 +29,8 @@ int64_t read_step(const path& run) {
   }
 }
 
-// Reads a tensor file that must stand at `step`. A writer between its commit and its renames, or
-// stopped there, has it under its other name; `finish` does the rename in its stead.
+// Reads a tensor file, which must be from `step`. If a writer is between its commit and its
+// renames, or was killed there, the file still has its .next name; with `finish`, renames it.
 SafetensorsFile read_at_step(const path& file, int64_t step, bool finish) {
   const std::string wanted = std::to_string(step);
   const auto stands = [&](const SafetensorsFile& read) {
@@ -104,7 +104,7 @@ int64_t load_weights(const path& run, nn::LanguageModel& model) {
       copy_weights(read_at_step(run / kModel, step, /*finish=*/false), run / kModel, model);
       return step;
     } catch (const Error&) {
-      if (read_step(run) == step) throw;  // else the trainer saved meanwhile
+      if (read_step(run) == step) throw;  // otherwise the trainer has just saved: retry
     }
   }
 }

@@ -81,7 +81,7 @@ std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimi
   std::map<std::string, torch::Tensor> tensors;
   for (const auto& item : model.named_parameters()) {
     const auto found = optimizer.state().find(item.value().unsafeGetTensorImpl());
-    if (found == optimizer.state().end()) continue;  // before its first step
+    if (found == optimizer.state().end()) continue;  // it has not taken a step yet
     const auto& state = static_cast<const AdamWParamState&>(*found->second);
     tensors[item.key() + ".exp_avg"] = state.exp_avg();
     tensors[item.key() + ".exp_avg_sq"] = state.exp_avg_sq();

@@ -31,8 +31,7 @@ void flatten(const toml::node& node, const std::string& name,
   }
 }
 
-// Whether the directory `run` is as good as empty: a kill while its first file was written left it
-// so.
+// Whether the directory `run` is empty, except for what a kill during the first write may leave.
 bool is_new(const path& run) {
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
     if (entry.path().filename() != "config.toml.tmp") return false;
@@ -57,7 +56,7 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   std::error_code error;
   std::filesystem::create_directories(run, error);
   if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
-  RunLock lock(run);  // before the look inside: of two processes that make a run, one does
+  RunLock lock(run);  // before looking inside: of two processes that create a run, only one may
   if (is_new(run)) {
     write_file(config, config::to_string(resolved));
     return lock;

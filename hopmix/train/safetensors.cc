@@ -25,7 +25,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the Python package's limit
-constexpr int kMaxDepth = 4;  // header, tensor, shape and its sizes, and one to spare
+constexpr int kMaxDepth = 4;                  // header, tensor, shape, its sizes, and one spare
 constexpr const char* kMetadata = "__metadata__";
 
 struct Dtype {
@@ -33,8 +33,8 @@ struct Dtype {
   at::ScalarType type;
 };
 
-// In the order of the data: the widest first, so that every tensor is aligned. The order within a
-// width is that of the Python package.
+// In the order of the data: widest first, so that every tensor is aligned. Within a width the
+// order is that of the Python package.
 constexpr std::array<Dtype, 10> kDtypes = {{{"I64", at::kLong},
                                             {"F64", at::kDouble},
                                             {"F32", at::kFloat},
@@ -52,7 +52,7 @@ std::string known_dtypes() {
   return list;
 }
 
-// A name as it goes into an error line: quoted, control characters escaped, broken UTF-8 replaced.
+// A name for an error message: quoted, with control characters escaped and invalid UTF-8 replaced.
 std::string quoted(const std::string& name) {
   return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -97,12 +97,12 @@ struct Entry {
   uint64_t begin, end;
 };
 
-// Reads one file; every error names it.
+// Reads one file. Every error names the file.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path) {
     std::error_code reason;
-    size_ = std::filesystem::file_size(path, reason);  // refuses what is not a regular file
+    size_ = std::filesystem::file_size(path, reason);  // fails unless it is a regular file
     if (reason) throw Error("cannot read '" + path.string() + "': " + reason.message());
     in_.open(path, std::ios::binary);
     if (!in_) throw Error("cannot read '" + path.string() + "': " + std::strerror(errno));
@@ -162,8 +162,8 @@ class Reader {
     if (text.empty() || text[0] != '{') throw bad("the header does not start with '{'");
     if (text.find('\0') != std::string::npos) throw bad("a zero byte in the header");
 
-    // A JSON parser keeps one of two equal names and drops the other; and it nests without bound,
-    // though what is done with the result recurses.
+    // The JSON parser would silently drop one of two equal names, and it accepts any depth although
+    // later code recurses over the result.
     std::vector<std::set<std::string>> open;
     const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
       if (depth > kMaxDepth) throw bad("the header is nested too deeply");
@@ -237,7 +237,7 @@ class Reader {
   }
 
   void check_size(const Entry& entry) const {
-    // Sizes of 0 count as 1 for the overflow, because strides are their product too.
+    // Sizes of 0 count as 1 in the overflow check, because strides are products of sizes too.
     int64_t strides = static_cast<int64_t>(c10::elementSize(entry.dtype->type));
     bool empty = false;
     for (const int64_t size : entry.shape) {
@@ -253,7 +253,7 @@ class Reader {
     }
   }
 
-  // The tensors must cover the data, each byte once. `entries` are in the order of their data.
+  // The tensors must cover each byte of the data exactly once. `entries` are in data order.
   void check_cover(const std::vector<Entry>& entries) const {
     uint64_t covered = 0;
     for (const Entry& entry : entries) {
@@ -271,7 +271,7 @@ class Reader {
     at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype->type));
     const uint64_t count = entry.end - entry.begin;
     if (count == 0) return tensor;
-    read_bytes(tensor.mutable_data_ptr(), count);  // in the order of the data: no seeking
+    read_bytes(tensor.mutable_data_ptr(), count);  // in the order of the data, so without seeking
     if (entry.dtype->type == at::kBool) {
       const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
       if (std::any_of(bytes, bytes + count, [](uint8_t byte) { return byte > 1; })) {
@@ -305,8 +305,7 @@ void write_safetensors(const std::filesystem::path& path,
   std::stable_sort(items.begin(), items.end(),
                    [](const Item& a, const Item& b) { return a.dtype < b.dtype; });
 
-  OrderedJson::object_t
-      header;  // a vector, to which push_back adds without the search of operator[]
+  OrderedJson::object_t header;  // push_back avoids the linear search of operator[]
   if (!metadata.empty()) header.push_back({kMetadata, metadata});
   uint64_t offset = 0;
   for (const Item& item : items) {
@@ -324,7 +323,7 @@ void write_safetensors(const std::filesystem::path& path,
     sink(&length, kLengthBytes);
     sink(text.data(), text.size());
     for (const Item& item : items) {
-      // One at a time: a copy is needed for strides, another device or a lazy negation.
+      // One tensor at a time, because strides, another device or a lazy negation require a copy.
       const at::Tensor plain = item.tensor.cpu().resolve_neg().contiguous();
       sink(plain.const_data_ptr(), plain.nbytes());
     }

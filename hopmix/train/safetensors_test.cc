@@ -35,7 +35,7 @@ class Safetensors : public testing::Test {
 
   fs::path path(const std::string& name = "x.safetensors") const { return folder_ / name; }
 
-  // The message of the Error that reading `bytes` gives, after the file's name; "" when they load.
+  // The message, without the file name, of the Error that reading `bytes` throws; "" if they load.
   std::string read_error(const std::string& bytes) const {
     std::ofstream(path(), std::ios::binary)
         << bytes;  // no fsync, as write_file has: thousands are read
@@ -77,7 +77,7 @@ const std::vector<at::ScalarType> kTypes = {at::kDouble, at::kFloat, at::kHalf, 
                                             at::kLong,   at::kInt,   at::kShort, at::kChar,
                                             at::kByte,   at::kBool};
 
-// Header and data as they are given, the length as it should be.
+// The given header and data, with the right length prefix.
 std::string file_of(const std::string& header, const std::string& data = "") {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
@@ -88,7 +88,7 @@ std::string one_tensor(const std::string& fields, size_t data_size) {
   return file_of("{\"x\":{" + fields + "}}", std::string(data_size, '\1'));
 }
 
-// What safetensors.torch.save of version 0.8.0 makes of python_tensors().
+// The output of safetensors.torch.save, version 0.8.0, for python_tensors().
 std::string python_bytes() {
   const std::string header = R"({"__metadata__":{"step":"12 \"q\" é"},)"
                              R"("a.i64":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"
@@ -348,7 +348,7 @@ TEST_F(Safetensors, EveryTruncationIsAnError) {
   EXPECT_NE(read_error(good + '\0'), "");
 }
 
-// Whatever a byte turns into, the file loads or an Error says why; read_error lets any other
+// Whatever a byte turns into, either the file loads or an Error says why; read_error lets any other
 // exception through.
 TEST_F(Safetensors, FlippedBytesNeverCrash) {
   const std::string good = python_bytes();
@@ -367,7 +367,7 @@ TEST_F(Safetensors, FlippedBytesNeverCrash) {
     std::string bytes = good;
     const size_t flips = 1 + random() % 8;
     for (size_t flip = 0; flip < flips; ++flip) {
-      // Likely characters of a header as well as any byte.
+      // Bytes that are likely in a header, as well as any byte.
       const std::string likely = "0123456789{}[]\",:-.eE \\u";
       const size_t at = random() % header_end;
       bytes[at] =
@@ -414,7 +414,7 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
             "");
   EXPECT_EQ(read_file(path()), old);
 
-  // A full disk: the temporary file is the device that is always full.
+  // A full disk: the temporary file is a device that is always full.
   fs::create_symlink("/dev/full", path().string() + ".tmp");
   EXPECT_EQ(error_of([&] {
               write_safetensors(path(), {{"a", torch::ones({1000})}});
@@ -423,7 +423,7 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
   EXPECT_EQ(read_file(path()), old);
   EXPECT_FALSE(fs::is_symlink(path().string() + ".tmp"));
 
-  // A place where no file can be.
+  // A path where no file can be created.
   fs::create_directory(path().string() + ".tmp");
   EXPECT_EQ(error_of([&] {
               write_safetensors(path(), {{"a", torch::ones({2})}});

@@ -54,7 +54,7 @@ eval_batches = 2
     return make_experiment(std::move(document));
   }
 
-  // Losses by step, exactly as written; the digits are enough to tell any two floats apart.
+  // Losses by step, as written; they have enough digits to distinguish any two floats.
   static std::map<int64_t, std::string> losses(const fs::path& run) {
     std::map<int64_t, std::string> result;
     std::ifstream lines(run / "metrics.jsonl");
@@ -116,14 +116,14 @@ TEST_F(TrainTest, AnyNumberOfThreadsGivesTheSameLosses) {
   at::set_num_threads(before);
 }
 
-// Kills a training process without warning at some moment, resumes, and compares every loss.
+// Kills a training process at some moment, without warning, resumes it, and compares every loss.
 TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   {
     Experiment e = experiment();
     train(e, root_ / "whole", false, true);
   }
   const fs::path run = root_ / "killed";
-  // The file is watched from outside, so the kill falls at a moment that nobody arranged.
+  // Watch the file from outside, so that the kill falls at an arbitrary moment.
   const pid_t child = fork();
   if (child == 0) {
     at::set_num_threads(1);
@@ -144,7 +144,8 @@ TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   EXPECT_EQ(losses(run), losses(root_ / "whole"));
 }
 
-// Packed documents: a run that ends early and goes on is the whole run, and the model learns.
+// Packed documents: a run that is stopped and resumed equals an uninterrupted one, and the model
+// learns.
 TEST_F(TrainTest, LearnsAndResumesWithDocuments) {
   std::string text;
   for (int i = 0; i < 400; ++i)
@@ -263,7 +264,7 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
     fs::create_directories(run);
     for (const auto& [name, bytes] : moments[i].files) write_file(run / name, bytes);
     Experiment fresh = experiment({"train.steps=10"});
-    // Who only looks finds the same step, and moves nothing from under the writer.
+    // A reader finds the same step and renames nothing under the writer.
     EXPECT_EQ(load_weights(run, *fresh.model), moments[i].step) << "moment " << i;
     for (const auto& [name, bytes] : moments[i].files) EXPECT_EQ(read_file(run / name), bytes);
     const auto fresh_optimizer = make_optimizer(*fresh.model, fresh.train);
@@ -346,7 +347,7 @@ TEST_F(TrainTest, MetricsAreKeptUpToTheStepOrTheFirstDamage) {
 
 TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
   const fs::path run = root_ / "run";
-  fs::create_directories(run);  // what both do first
+  fs::create_directories(run);  // both processes do this first
   Experiment e = experiment({"train.steps=2"});
   {
     const RunLock other(run);
@@ -481,7 +482,7 @@ TEST(Score, CountsOnlyWhatIsAsked) {
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
 }
 
-// Each readout counts as much as any other, however often it is asked.
+// Each readout has the same weight, however often it is asked.
 TEST(Score, TrainingLossIsTheMeanOverReadouts) {
   tasks::Batch batch;
   batch.targets = torch::tensor({{{0, 1, -100}, {0, -100, -100}, {2, 2, -100}}}, torch::kInt64);
