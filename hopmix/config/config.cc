@@ -27,8 +27,8 @@ bool has_line_end(const toml::node& node) {
   return node.is_string() && node.as_string()->get().find('\n') != std::string::npos;
 }
 
-// Strings with line ends are escaped: written over several lines they would lose the first, and
-// toml++ writes them without escapes where it may.
+// Escapes strings that contain line breaks: toml++ would write them as multi-line strings, which
+// lose the first line break.
 std::string escaped(const toml::node& node) {
   using toml::format_flags;
   format_flags flags =

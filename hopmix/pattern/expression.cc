@@ -20,7 +20,7 @@ mu::Parser make_parser() {
   return parser;
 }
 
-// The shortest text that reads back as v.
+// The shortest decimal text that parses back to v.
 std::string number(double v) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), v).ptr};
@@ -28,7 +28,7 @@ std::string number(double v) {
 
 std::string f_of(int64_t k, double v) { return "f(" + std::to_string(k) + ") = " + number(v); }
 
-// muParser's sentence without its own position, in the style of ours.
+// muParser's message in our style, without its position.
 std::string plain_message(const mu::ParserError& error) {
   std::string message = error.GetMsg();
   for (const char* place :
@@ -43,7 +43,7 @@ std::string plain_message(const mu::ParserError& error) {
   return message;
 }
 
-// muParser would let a user assign to k.
+// muParser would accept an assignment to k.
 void reject_assignment(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '=') continue;

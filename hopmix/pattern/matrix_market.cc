@@ -18,7 +18,7 @@ struct Entry {
   int64_t row, col, line;
 };
 
-// Walks the lines of a file and names the line in errors.
+// Reads the lines of a file; errors name the line.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path), text_(read_file(path)) {}
@@ -57,7 +57,7 @@ class Reader {
   int64_t line_ = 0;
 };
 
-// Takes the next word off `line`; empty when none is left.
+// Removes the next word from `line`; empty if none is left.
 std::string_view take_word(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   const std::string_view word = line.substr(0, line.find_first_of(" \t"));
@@ -144,7 +144,7 @@ Csr read_matrix_market(const std::filesystem::path& path) {
   if (count < 0) reader.fail("entries " + std::to_string(count) + " must be at least 0");
 
   std::vector<Entry> entries = read_entries(reader, rows, count);
-  // Stable, so that of an entry given twice the later line is named.
+  // Stable, so that the error for a duplicate entry names the later line.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return a.row != b.row ? a.row < b.row : a.col < b.col;
   });

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kHeader = "%%MatrixMarket matrix coordinate pattern general\n";
 
-// A file of its own for each test, removed with it.
+// Each test has its own file, removed at the end.
 class MatrixMarket : public testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }

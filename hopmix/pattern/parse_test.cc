@@ -1,4 +1,4 @@
-// Malformed specs: the whole line that a user sees.
+// The full error message of malformed specs.
 #include <gtest/gtest.h>
 
 #include "hopmix/base/error.h"

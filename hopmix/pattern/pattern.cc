@@ -18,7 +18,7 @@ bool inherits(const Cached&) { return true; }
 bool inherits(const Global&) { return true; }
 bool inherits(const Blocks&) { return true; }
 bool inherits(const Fenwick&) { return true; }
-bool inherits(const Offsets&) { return false; }  // even 1, 2, ...: larger n may bring others
+bool inherits(const Offsets&) { return false; }  // not even 1, 2, ...: a larger n may add others
 bool inherits(const Strided&) { return false; }
 bool inherits(const Random&) { return false; }
 bool inherits(const Dag&) { return false; }

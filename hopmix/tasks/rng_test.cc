@@ -42,7 +42,7 @@ TEST(Rng, XoshiroGivesThePublishedNumbers) {
 }
 
 TEST(Rng, StreamsDoNotMeet) {
-  // Neighbouring seeds and streams, where a sloppy mix would repeat itself.
+  // Neighbouring seeds and streams, where a poor mix would produce correlated numbers.
   std::set<uint64_t> first;
   for (uint64_t seed = 0; seed < 64; ++seed) {
     for (uint64_t stream = 0; stream < 64; ++stream) first.insert(Rng(seed, stream).next());

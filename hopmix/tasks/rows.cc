@@ -59,7 +59,7 @@ void Text::align_right(int64_t pad, const Row& row) const {
 }
 
 std::vector<int64_t> draw_distinct(Rng& rng, int64_t n, int64_t count) {
-  std::unordered_map<int64_t, int64_t> moved;  // of the shuffled 0..n-1: what is not in its place
+  std::unordered_map<int64_t, int64_t> moved;  // the entries of the shuffled 0..n-1 that have moved
   const auto at = [&](int64_t place) {
     const auto found = moved.find(place);
     return found == moved.end() ? place : found->second;

@@ -24,7 +24,7 @@ std::string letters(char first, size_t count) {
   return text;
 }
 
-// Rows of a batch as the bytes that they hold, and what follows the last of them.
+// The rows of a batch as bytes, and the target after the last of them.
 std::vector<std::string> windows(const Batch& batch) {
   std::vector<std::string> result;
   for (int64_t r = 0; r < batch.tokens.size(0); ++r) {
@@ -53,7 +53,7 @@ TEST_F(TextTest, RowsAreWindowsOfTheText) {
     EXPECT_EQ(window.size(), 13u);
     counts[window] += 1;
   }
-  // Every one of the 38 places, alike.
+  // Each of the 38 positions is equally likely.
   std::vector<double> shares;
   for (size_t start = 0; start + 13 <= text.size(); ++start) {
     shares.push_back(counts[text.substr(start, 13)]);
@@ -136,7 +136,7 @@ TEST_F(TextTest, SubwordsStandForTheirBytes) {
 
 // ---- Packed documents
 
-// Every document of a batch as its tokens, and all targets behind them.
+// Every document of a batch as its tokens, followed by all targets.
 struct Packed {
   std::vector<std::vector<int64_t>> tokens, targets;
 };
@@ -170,7 +170,7 @@ std::string text_of(const std::vector<int64_t>& tokens) {
   return text;
 }
 
-// Of documents whose bytes are all different, everything can be seen.
+// Documents whose bytes are all different make everything visible.
 TEST_F(TextTest, PackedRowsHoldDocumentsOneBehindTheOther) {
   write("docs/a", letters('A', 20));
   write("docs/b", "12345");
@@ -198,7 +198,8 @@ TEST_F(TextTest, PackedRowsHoldDocumentsOneBehindTheOther) {
         EXPECT_FALSE(last && t + 1 < tokens.size()) << "a document ends where its text does";
       }
     }
-    // Every row goes on around the stream, from every place alike: an epoch covers all of it.
+    // Every row continues around the stream, from every position with equal probability; an epoch
+    // covers all of it.
     std::vector<double> starts(stream.size());
     for (int64_t r = 0; r < rows; ++r) {
       const std::string row =
@@ -245,7 +246,8 @@ TEST_F(TextTest, ASeparatorEndsADocumentAndStaysWithIt) {
     }
   }
   EXPECT_EQ(whole, std::set<std::string>{"DEFG||||"});
-  // Held out the same way, and where it is a part of the file, cut between documents.
+  // Held-out text is packed the same way; where it is a part of the file, it is cut between
+  // documents.
   for (const std::vector<int64_t>& tokens : unpack(task.sample_held_out(50, 0), 50, 40).tokens) {
     EXPECT_NE(std::string("abc||def").find(text_of(tokens)), std::string::npos);
   }
@@ -327,8 +329,8 @@ TEST_F(TextTest, ErrorsOfDocuments) {
             "unknown key 'documents'; known: name, symbols, m");
 }
 
-// SentencePiece and libc10 export a variable of one name and two types; the loader must take
-// SentencePiece's, who alone uses it (cmake/FindSentencePiece.cmake).
+// SentencePiece and libc10 export a variable of the same name and different types. The loader must
+// pick SentencePiece's, the only one in use (cmake/FindSentencePiece.cmake).
 TEST(SentencePiece, HasItsOwnFlagsBesideTorch) {
   void* flag = dlsym(RTLD_DEFAULT, "FLAGS_minloglevel");
   ASSERT_NE(flag, nullptr);
