@@ -74,7 +74,7 @@ TEST(RoutingBounds, DistanceIsThatOfTheShortestOfAllPaths) {
   }
 }
 
-// The definition in routing_bounds.h, set by set; without `outputs`, crossing paths alone count.
+// The definition in routing_bounds.h, set by set; without `outputs`, only crossing paths count.
 double literal_cut_bound(const CopyProblem& problem, bool outputs = true) {
   const int64_t n = problem.inputs;
   double bound = 0;
