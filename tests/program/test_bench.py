@@ -179,7 +179,7 @@ def test_lengths_crossover_and_picture():
 def test_what_is_too_long_for_a_peer_is_said():
     text = succeed("bench", "linear_recurrence", "--length", "8193", "--repetitions", "1", "--forward", "--width", "2",
                    "--json", "l.json")  # fmt: skip
-    assert "left out: dense_solve at T 8193 (memory grows with the square; timed up to 8192)" in text
+    assert "left out: dense_solve at T 8193 (memory grows quadratically; timed up to 8192)" in text
     report = json.loads(Path("l.json").read_text())
     assert [left["case"] for left in report["left_out"]] == ["dense_solve"]
     assert all(r["over_dense_solve"] is None for r in report["results"])
