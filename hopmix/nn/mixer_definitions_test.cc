@@ -1,4 +1,4 @@
-// Single mixers against their definitions, dense and in float64, and against one another.
+// Single mixers against their definitions, dense and in float64, and against each other.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,7 +12,8 @@
 namespace hopmix::nn {
 namespace {
 
-// A window as long as the text reads what `dense` does, but never by blocks of matrix products.
+// A window as long as the text reads the same tokens as `dense`, but never uses blocks of matrix
+// products.
 TEST(Glr, OnDenseTheSameReadByReadAndByBlocks) {
   const auto on = [](const char* pattern) {
     torch::manual_seed(3);

@@ -1,4 +1,4 @@
-// Every mixer keeps the same promises; one row of the table below is all that a new one adds.
+// Properties of every mixer; a new mixer adds one row to the table below.
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -12,8 +12,7 @@ namespace hopmix::nn {
 
 namespace {
 
-// A pass that nobody differentiates goes past autograd, whose bookkeeping is a fifth of the time of
-// a step.
+// A pass without gradients bypasses autograd, whose bookkeeping takes a fifth of a step.
 class BelowAutograd {
  public:
   BelowAutograd() {
@@ -166,7 +165,7 @@ Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
 
 namespace {
 
-// Under autocast as a linear map would be.
+// Under autocast, in the type of a linear map.
 Scored score_rows(const Tensor& x, const std::pair<Tensor, Tensor>& head, const Tensor& targets,
                   const std::optional<Tensor>& row_weights) {
   const Tensor rows = as_product_type(x);
@@ -195,13 +194,13 @@ Scored LanguageModel::loss_at(const Tensor& tokens, const Tensor& rows, const Te
       row_weights ? *row_weights : torch::full({rows.numel()}, share, torch::kFloat64));
 }
 
-// Readout by readout, or with one head for all of them together.
+// One readout at a time, or all together if they share a head.
 Scored LanguageModel::readouts_at(const std::vector<Tensor>& after, const Tensor& rows,
                                   const Tensor& targets, const Tensor& row_weights) {
   const int64_t readouts = config_.task.readouts;
   const Tensor readout = rows.remainder(readouts);
   const Tensor place = rows.div(readouts, /*rounding_mode=*/"floor");
-  std::vector<Tensor> order, x;  // the rows of each readout, and what its logits are made of
+  std::vector<Tensor> order, x;  // the rows of each readout, and the input of its head
   for (int64_t m = 0; m < readouts; ++m) {
     order.push_back((readout == m).nonzero().squeeze(1));
     const Tensor all = input_of_readout(after, m).flatten(0, 1);
@@ -326,7 +325,7 @@ int64_t LanguageModel::parameter_count() const {
 
 namespace {
 
-// Where a task with several readouts has its answers read.
+// The number of blocks before each readout of a task with several.
 void read_readouts(config::Table& table, const std::vector<std::shared_ptr<Mixer>>& mixers,
                    ModelConfig& config) {
   config.shared_head = table.get("shared_head", config.shared_head);
@@ -372,7 +371,7 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
 
   std::vector<std::shared_ptr<Mixer>> mixers;
   for (config::Table& block : table.tables("blocks")) {
-    block.require("mixer");  // the first key that an error lists
+    block.require("mixer");  // read first, so that errors list it first
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
     for (int64_t i = 0; i < repeat; ++i) {
       if (!mixers.empty() && mixers.back()->one_vector_a_hop()) {

@@ -15,7 +15,7 @@ std::shared_ptr<LanguageModel> build(const std::string& text, int64_t readouts =
   return make_model(model, {.vocabulary = 11, .length = 40, .readouts = readouts});
 }
 
-// Of blocks behind an attention that publishes two heads as 'cache'.
+// The error of building these blocks after an attention that publishes two heads as 'cache'.
 std::string error_of(const std::string& blocks, int64_t readouts = 1) {
   const std::string publisher = "{mixer='attention', mem='cache', heads=2}, ";
   try {
@@ -86,7 +86,7 @@ TEST(Publication, OneVectorAHopIsForTheLastBlock) {
             "model.blocks.1.recurrent" + branch);
 }
 
-// Readers of both selections of one cache, one behind another, side by side and nested.
+// Readers of both selections of one cache: in sequence, in parallel and nested.
 constexpr const char* kReaders = R"toml(
 [model]
 width = 16

@@ -37,7 +37,7 @@ TEST(WithoutSelf, DropsTheTokenItselfOrTheLastOfTheRow) {
   EXPECT_TRUE(torch::equal(without[0][1][0], row({-1, -1})));
 }
 
-// Of each token alone what the operator gives for the whole sequence.
+// Each token by itself gives what the operator gives for the whole sequence.
 TEST(TokenNeighborhood, IsTheOperatorsRow) {
   torch::manual_seed(4);
   const int64_t time = 70;
