@@ -141,8 +141,8 @@ class LanguageModel : public torch::nn::Module {
 
   ModelConfig config_;
   Tensor embedding_, positions_;
-  std::vector<Tensor> field_tables_;  // one per field, except those that share
-  std::vector<Linear> field_maps_;    // the tokens' vocabulary and have a map
+  std::vector<Tensor> field_tables_;  // per field, unless it is of_tokens
+  std::vector<Linear> field_maps_;    // per field, if it is of_tokens
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<RmsNorm> norm_;
   Linear head_{nullptr};
