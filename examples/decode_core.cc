@@ -1,5 +1,5 @@
-// A GLR layer decoded without torch: maps of the input, hopmix's kernels, nothing else. Its outputs
-// are those of the whole pass, and what it holds stays small.
+// Decodes a GLR layer without torch, using only linear maps of the input and hopmix's kernels. The
+// outputs equal those of a whole pass, and the state stays small.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -36,7 +36,7 @@ void map(const Vector& weight, const float* x, int64_t inputs, float* y, int64_t
 }  // namespace
 
 int main() {
-  // The weights of a layer, as random as before training: q, k, v; gates; the output.
+  // The weights of an untrained layer: q, k, v; gates; the output.
   const float size = 1 / std::sqrt(static_cast<float>(kWidth));
   const Vector wq = random(kWidth * kWidth, size), wk = random(kWidth * kWidth, size),
                wv = random(kWidth * kWidth, size), wg = random(3 * kHeads * kWidth, size),
