@@ -148,7 +148,7 @@ TEST(Design, LittleCongestionWithinACache) {
   expect_sound(found, options);
 }
 
-// Without a limit on the cache the distance decides: an offset of n / 2 copies in one hop.
+// Without a limit on the cache, only the distance matters: an offset of n / 2 copies in one hop.
 TEST(Design, LittleCongestionWithinReads) {
   DesignOptions options;
   options.n = 96;

@@ -122,8 +122,8 @@ TEST(Render, GraphvizListsTokensAndReads) {
 }
 
 TEST(Render, ThePlotShadesByTheShareOfPairs) {
-  // 512 tokens in cells of 2: with window(1) a cell on the diagonal holds one pair, read; one
-  // beside it four, one read.
+  // 512 tokens in cells of 2: with window(1), a cell on the diagonal has one pair, which is read; a
+  // cell next to it has four pairs, one of which is read.
   const std::string script = matrix_script(Pattern("window(1)", 512));
   EXPECT_NE(script.find("\n0.500000 0.500000 1.000000\n"), std::string::npos);
   EXPECT_NE(script.find("\n0.500000 2.500000 0.250000\n"), std::string::npos);

@@ -115,7 +115,7 @@ TEST(RoutingBounds, OutputsSharpenTheCut) {  // figures of docs/congestion.md
   EXPECT_DOUBLE_EQ(cut_bound(problem), 4);
 }
 
-// Every path that the cut bound counts does pass a carrier: the proof, checked on all paths.
+// Every path that the cut bound counts passes through a carrier: checks the proof on all paths.
 TEST(RoutingBounds, CrossingPathsPassACarrier) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const CopyProblem problem = random_problem(5, 30, 20, seed);

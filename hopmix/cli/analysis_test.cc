@@ -1,4 +1,4 @@
-// The commands compare, design, capacity and the propositions: what they print.
+// The output of the commands compare, design, capacity and reproduce propositions.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -130,7 +130,7 @@ TEST(DesignCommand, JsonAndTableAgree) {
     front += point["front"].get<bool>();
     EXPECT_LE(point["reads_max"], 7) << spec;
     EXPECT_LE(point["cache_peak"], 8) << spec;
-    // A winner is a spec that the other commands take.
+    // A winner is a spec that the other commands accept.
     const ordered_json again = ordered_json::parse(
         output_of(add_compare, {"compare", spec, "-n", "100", "--no-congestion", "--json"}))[0];
     for (const char* key : {"reads_max", "cache_peak", "diameter", "mean_hops"}) {

@@ -11,7 +11,7 @@
 namespace hopmix::cli {
 namespace {
 
-// What the command prints.
+// The output of the command.
 std::string pattern(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "pattern");
   return output_of(add_pattern, arguments);

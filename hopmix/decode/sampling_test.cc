@@ -22,8 +22,8 @@ std::vector<float> random_logits(size_t n, uint64_t seed) {
   return logits;
 }
 
-// The definition: softmax of logits / temperature, all but the k most probable set to zero, then
-// all but the fewest most probable that have p of what is left, and scaled to sum to 1 again.
+// The definition: softmax of logits / temperature; set all but the k most probable to zero, then
+// all but the fewest most probable that reach p of what is left; and rescale to sum to 1.
 std::vector<double> distribution(const std::vector<float>& logits, const SamplingConfig& config) {
   std::vector<double> p;
   double sum = 0;

@@ -51,7 +51,7 @@ TEST(SlidingWindowRecurrence, WithLongBlocksTheGatedRecurrence) {
   EXPECT_FALSE(torch::allclose(run("sliding_window_recurrence", "block=29"), whole));
 }
 
-// Where exp(log a) rounds to 1, the slope of sqrt(1 - a^2) is still finite.
+// The slope of sqrt(1 - a^2) is finite even where exp(log a) rounds to 1.
 TEST(Griffin, GradientsAreFiniteWhereNothingDecays) {
   toml::table keys;
   config::Table table(keys);

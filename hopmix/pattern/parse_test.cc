@@ -130,11 +130,11 @@ TEST(Parse, OnlyTheUsedRangeOfFIsChecked) {
   EXPECT_EQ(message("k<10?k^2+1:5", 64), "no error");
   EXPECT_EQ(message("k<10?k^2+1:5", 82), "no error");
   EXPECT_NE(message("k<10?k^2+1:5", 83).find("f(10) = 5 must exceed f(9) = 82"), std::string::npos);
-  // f(0) is checked even when no token can use it, and so is cached.
+  // f(0) is checked even if no token can use it, and so is the condition of cached.
   EXPECT_NE(message("k", 0), "no error");
   EXPECT_NE(message("cached(k+2)", 0), "no error");
   EXPECT_EQ(message("cached(k+1)", 0), "no error");
-  // A step from below n to beyond what int64 holds.
+  // A step from below n to beyond the range of int64.
   EXPECT_EQ(message("10^(10*k)", 64), "no error");
   EXPECT_EQ(message("10^(300*k)", 2147483647), "no error");
 }

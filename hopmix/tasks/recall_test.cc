@@ -121,7 +121,7 @@ TEST(Chains, ObeyTheRules) {
 
 TEST(Chains, InterleavingsAreUniform) {
   // 2 chains of 2 facts: 6 interleavings; up to the chains' names, 3 of them.
-  // 3 chains of 2 facts: 90, up to names 15.
+  // 3 chains of 2 facts: 90 interleavings; up to the chains' names, 15 of them.
   for (const auto& [chains, kinds] : {std::pair<int64_t, size_t>{2, 3}, {3, 15}}) {
     const ChainsConfig config{.chains = chains, .hops = 1, .queries = 1};
     const int64_t n = 1000 * static_cast<int64_t>(kinds);

@@ -51,7 +51,7 @@ toml::table least_document(const std::string& name) {
   return document;
 }
 
-// Every task by default, and the sizes at the edges.
+// Every task with its defaults, and with sizes at their limits.
 std::vector<Task> examples() {
   std::vector<Task> result;
   for (const TaskInfo& info : tasks()) {
@@ -129,7 +129,7 @@ TEST(Task, ShapesAndRanges) {
         << task.name << ": every row asks something";
     EXPECT_GE(batch.targets.masked_select(asked).min().item<int64_t>(), 0);
     EXPECT_LT(batch.targets.max().item<int64_t>(), task.vocabulary);
-    // A slice goes with a question, and with a name for it.
+    // A slice requires a question and a slice name.
     EXPECT_TRUE(torch::equal(batch.slices.ne(kNoSlice),
                              task.slice_name.empty() ? torch::zeros_like(asked) : asked));
   }
@@ -188,7 +188,7 @@ TEST(Task, UniformGuessesScoreChance) {
     const Batch batch = task.sample(500, 8);
     const at::Tensor targets = batch.targets.masked_select(batch.targets.ne(kNoTarget));
     const int64_t values = std::llround(100 / task.chance);
-    // Values are tokens in a row.
+    // Values are consecutive tokens.
     const int64_t least = targets.min().item<int64_t>();
     EXPECT_LT(targets.max().item<int64_t>(), least + values) << task.name;
     Rng guesser(77);
@@ -306,8 +306,8 @@ TEST(Registry, Defaults) {
   EXPECT_EQ(made[2].length, 2 * (24 + 8));
   EXPECT_EQ(made[2].vocabulary, 4 + 1 + 24);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(made[static_cast<size_t>(i)].chance, 25.0);
-  // As published: zoology's vocabulary, and MAD's lengths and vocabularies (compression reads on
-  // after its token, for as many tokens again).
+  // The published sizes: Zoology's vocabulary, and MAD's lengths and vocabularies (compression
+  // doubles its length, because the model answers after its token).
   const std::vector<std::pair<int64_t, int64_t>> published = {{64, 8192}, {128, 16}, {128, 16},
                                                               {128, 32},  {256, 16}, {62, 16},
                                                               {32, 256},  {32, 120}, {256, 16}};

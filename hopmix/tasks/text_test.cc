@@ -99,7 +99,7 @@ TEST_F(TextTest, DocumentsInProportionToTheirTokens) {
   // Shorter than a window: whole, and nothing is asked after it.
   EXPECT_EQ(short_ones, (std::set<std::string>{"ABCDE", "123456"}));
   const at::Tensor unasked = batch.targets.eq(kNoTarget);
-  // At the last token of a short document and after it; a token 0 stands only there.
+  // At the last token of a short document and after it; token 0 occurs only there.
   EXPECT_TRUE(batch.tokens.eq(0).logical_and(unasked.logical_not()).any().item<bool>() == false);
 }
 
@@ -290,7 +290,7 @@ TEST_F(TextTest, TheLastTokenAsksForTheEndOfTheDocument) {
       ++ends;
     }
     EXPECT_GT(ends, 40);
-    // Of each line all is asked but its first token, and its end if that is a token.
+    // For each line, all tokens but the first are asked, and its end if that is a token.
     double asked = 0, unasked_bytes = 0;
     std::istringstream lines(held);
     for (std::string line; std::getline(lines, line);) {

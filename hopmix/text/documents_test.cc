@@ -186,7 +186,7 @@ TEST_F(DocumentsTest, SubwordsAreKept) {
   EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
   EXPECT_EQ(fs::last_write_time(entry), made) << "it was made again";
 
-  // From the middle on.
+  // Starting in the middle.
   std::vector<int64_t> some(100);
   open_tokens(document, tokenizer, cache).copy(1000, some);
   EXPECT_TRUE(std::equal(some.begin(), some.end(), tokens.begin() + 1000));

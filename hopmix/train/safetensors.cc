@@ -137,19 +137,19 @@ class Reader {
 
   void read_bytes(void* to, uint64_t count) {
     in_.read(static_cast<char*>(to), static_cast<std::streamsize>(count));
-    if (!in_) throw Error("cannot read '" + path_.string() + "': it ended early");
+    if (!in_) throw Error("cannot read '" + path_.string() + "': unexpected end of file");
   }
 
   std::string read_header() {
-    if (size_ < kLengthBytes) throw bad("it has " + std::to_string(size_) + " bytes of at least 8");
+    if (size_ < kLengthBytes) throw bad("it has " + std::to_string(size_) + " bytes, but needs 8");
     uint64_t length = 0;
     read_bytes(&length, kLengthBytes);
     if (length > kMaxHeader) {
-      throw bad("a header of " + std::to_string(length) + " bytes, at most " +
+      throw bad("the header has " + std::to_string(length) + " bytes, but at most " +
                 std::to_string(kMaxHeader) + " are allowed");
     }
     if (length > size_ - kLengthBytes) {
-      throw bad("a header of " + std::to_string(length) + " bytes in a file of " +
+      throw bad("the header has " + std::to_string(length) + " bytes in a file of " +
                 std::to_string(size_));
     }
     std::string text(length, '\0');
@@ -160,7 +160,7 @@ class Reader {
 
   Json parse_header(const std::string& text) const {
     if (text.empty() || text[0] != '{') throw bad("the header does not start with '{'");
-    if (text.find('\0') != std::string::npos) throw bad("a zero byte in the header");
+    if (text.find('\0') != std::string::npos) throw bad("the header contains a zero byte");
 
     // The JSON parser would silently drop one of two equal names, and it accepts any depth although
     // later code recurses over the result.
@@ -204,7 +204,7 @@ class Reader {
       entry.shape.push_back(static_cast<int64_t>(size));
     }
     const std::vector<uint64_t> offsets = counts_of(name, "data_offsets", value["data_offsets"]);
-    if (offsets.size() != 2) throw bad(name, "data_offsets are not two");
+    if (offsets.size() != 2) throw bad(name, "data_offsets must be two numbers");
     entry.begin = offsets[0];
     entry.end = offsets[1];
     if (entry.begin > entry.end || entry.end > data_size_) {
@@ -248,8 +248,9 @@ class Reader {
     }
     const uint64_t needed = empty ? 0 : static_cast<uint64_t>(strides);
     if (entry.end - entry.begin != needed) {
-      throw bad(entry.name, std::to_string(entry.end - entry.begin) + " bytes of data for " +
-                                std::to_string(needed) + " of its shape and dtype");
+      throw bad(entry.name, std::to_string(entry.end - entry.begin) +
+                                " bytes of data, but its shape and dtype need " +
+                                std::to_string(needed));
     }
   }
 
@@ -257,12 +258,12 @@ class Reader {
   void check_cover(const std::vector<Entry>& entries) const {
     uint64_t covered = 0;
     for (const Entry& entry : entries) {
-      if (entry.begin < covered) throw bad(entry.name, "its data overlaps another's");
-      if (entry.begin > covered) throw bad(entry.name, "a hole in the data before it");
+      if (entry.begin < covered) throw bad(entry.name, "its data overlaps another tensor's");
+      if (entry.begin > covered) throw bad(entry.name, "there is a gap before its data");
       covered = entry.end;
     }
     if (covered != data_size_) {
-      throw bad("data of " + std::to_string(data_size_) + " bytes, of which tensors have " +
+      throw bad("the data has " + std::to_string(data_size_) + " bytes, but the tensors cover " +
                 std::to_string(covered));
     }
   }
@@ -275,7 +276,7 @@ class Reader {
     if (entry.dtype->type == at::kBool) {
       const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
       if (std::any_of(bytes, bytes + count, [](uint8_t byte) { return byte > 1; })) {
-        throw bad(entry.name, "a BOOL that is neither 0 nor 1");
+        throw bad(entry.name, "it has a BOOL that is neither 0 nor 1");
       }
     }
     return tensor;

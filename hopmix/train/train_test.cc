@@ -180,7 +180,7 @@ TEST_F(TrainTest, LearnsAndResumesWithDocuments) {
     }
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
-    // As `hopmix train RUN --resume` reads it.
+    // Read like `hopmix train RUN --resume` does.
     Experiment again = make_experiment(config::parse_file(killed / "config.toml"));
     EXPECT_EQ(train(again, killed, true, true).step, 40);
     EXPECT_EQ(losses(killed), losses(whole)) << positions;
@@ -229,7 +229,7 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
   const std::string new_state = read_file(run / "state.json");
   ASSERT_NE(old_model, new_model);
 
-  // (files as they would stand, the step that must load)
+  // (files at the moment of a kill, the step that must load)
   struct Moment {
     std::map<std::string, std::string> files;
     int64_t step;
@@ -358,7 +358,7 @@ TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
   EXPECT_EQ(error_of([&] { train(e, run, false, true); }), "");
 }
 
-// With torch::optim and torch::nn::utils, parameter by parameter.
+// The reference: torch::optim and torch::nn::utils, parameter by parameter.
 TEST_F(TrainTest, StepsAreThoseOfAdamW) {
   Experiment e = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
   Experiment other = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
@@ -419,7 +419,7 @@ TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
   }
 }
 
-// In rows of two pieces and documents of all lengths.
+// Uses rows of two pieces and documents of all lengths.
 TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
   std::string text;
   for (int i = 0; i < 300; ++i)

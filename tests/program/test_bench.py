@@ -1,4 +1,4 @@
-"""hopmix bench: what it lists, refuses and writes. How fast anything is, is not for a test."""
+"""`hopmix bench`: what it lists, rejects and writes. Tests do not check speed."""
 
 import copy
 import json
@@ -243,7 +243,7 @@ def test_training_tells_where_a_step_goes():
 
 
 def page(*reports):
-    """docs/performance.md of these reports."""
+    """The page that scripts/performance_page.py writes for these reports."""
     files = []
     for i, report in enumerate(reports):
         files.append(f"performance-{i}.json")

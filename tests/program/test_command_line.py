@@ -1,4 +1,4 @@
-"""What the program says of itself and of mistakes, on the command line and in a config: one line, exit code 2."""
+"""Help, versions, and errors on the command line and in configs: one line, exit code 2."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_info_names_the_engine_of_products(monkeypatch):
         assert now == name and {now, *rest} == {used, *others}
 
 
-# train says so where it comes to the first product, before the run has taken a step.
+# train reports it at the first product, before the run takes a step.
 @pytest.mark.parametrize("command", [["info"], ["train", "tiny.toml", "--quiet", "--set", "model.blocks=[{mixer='gla'}]"]])
 def test_an_unknown_engine_is_one_line(command, monkeypatch):
     monkeypatch.delitem(ENVIRONMENT, "HOPMIX_GEMM", raising=False)

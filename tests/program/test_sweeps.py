@@ -1,4 +1,4 @@
-"""`hopmix reproduce`: a table of runs, trained once, stopped and gone on with, and whose failures are named."""
+"""`hopmix reproduce`: trains a table of runs once, can be stopped and continued, and names failed runs."""
 
 import fcntl
 import json
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written():
 
 
 def screen(written, width):
-    """The lines that a terminal shows after `written`."""
+    """The lines a terminal shows after printing `written`."""
     rows, row, column, wraps = [""], 0, 0, True
     for token in re.findall(r"\x1b\[\??\d*[A-Za-z]|[\s\S]", written):
         if token in ("\x1b[?7l", "\x1b[?7h"):

@@ -1,4 +1,4 @@
-"""Text: the task, `hopmix tokenizer` and `hopmix generate`, from files to what a model says."""
+"""Text: the task, `hopmix tokenizer` and `hopmix generate`, from files to generated text."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def test_bits_per_byte_of_the_held_out_text(run):
 
 
 def test_training_learns_what_evaluation_does_not_see():
-    """Other letters held out: a model that learns to say `a` alone fails on `b`."""
+    """The held-out text has other letters: a model that learns to predict only `a` fails on `b`."""
     Path("train.txt").write_text("a" * 5000)
     Path("valid.txt").write_text("b" * 5000)
     train("run", "--set", "train.lr=1e-2", "--set", "train.steps=40", config="text.toml")
@@ -92,7 +92,7 @@ def test_subwords():
     assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
     assert contents("cache") == before, "tokens are made once"
 
-    # Its own tokenizer is enough to generate; with another one it must not go on.
+    # The run's own tokenizer suffices to generate; the run must not resume with a different one.
     Path("x.model").unlink()
     Path("train.txt").unlink()
     assert json.loads(succeed("generate", "run", "--prompt", "the king", "--json"))["tokens"] == 200
@@ -105,7 +105,7 @@ def test_subwords():
 
 
 def test_packed_documents():
-    """Trained, resumed, evaluated on another length, and its config read back, separator and all."""
+    """Trains, resumes, evaluates at another length, and reads the config back, including the separator."""
     settings = ("--set", "task.documents=separated", "--set", 'task.separator=".\\n"')
     train("run", *settings, config="text.toml")
     written = metrics("run")[-1]["eval"]
@@ -126,7 +126,7 @@ def test_packed_documents():
 
 
 def test_generate_ends_with_the_document():
-    """A model that has learnt one short line says it, its end, and no more."""
+    """A model that has learned one short line produces it and its end, and no more."""
     line = "the king says no\n"
     Path("train.txt").write_text(prose(60, 1) + line * 300)
     Path("valid.txt").write_text(line * 20)
@@ -215,7 +215,7 @@ def test_seeds_greedy_and_limits(run):
 
 
 def test_output_is_always_utf8(run):
-    """An untrained model says any bytes; none of them reach the terminal as they are."""
+    """An untrained model produces arbitrary bytes; no invalid ones reach the terminal."""
     done = subprocess.run(
         [HOPMIX, "generate", "run", "--prompt", "x", "--temperature", "5", "--tokens", "400"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""scripts/train_peers.py: that both sides train the same model. How fast they are is not for a test."""
+"""scripts/train_peers.py: both sides train the same model. Tests do not check speed."""
 
 import json
 import subprocess

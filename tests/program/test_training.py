@@ -1,4 +1,4 @@
-"""`hopmix train` and `hopmix eval`: what a run directory holds, that numbers repeat, that scores agree."""
+"""`hopmix train` and `hopmix eval`: the contents of a run directory, reproducible numbers, consistent scores."""
 
 import json
 import math
@@ -174,7 +174,7 @@ def test_eval_at_other_lengths():
 
 
 def test_eval_of_a_mix_of_sizes():
-    """A batch has one size; a run on a few evaluates on others."""
+    """A batch has one size; a run trained on some sizes can be evaluated on others."""
     mqar = TINY.replace('"copy"\nm = 6', '"mqar"\nvocabulary = 64\nsizes = "16:4*2, 32:8"')
     Path("mqar.toml").write_text(mqar.replace("width = 16", 'width = 16\npositions = "none"'))
     written = json.loads(train("run", "--json", "--set", "train.eval_batches=16", config="mqar.toml"))
