@@ -36,11 +36,12 @@ TEST(Publication, BadConfigsNameTheKey) {
   }
   EXPECT_EQ(error_of("{mixer='mura', mem='own', heads=1}, {mixer='attention', mem='own'}"),
             "model.blocks.1.mem = 'own': no earlier layer publishes it; known: cache");
-  EXPECT_EQ(error_of("{mixer='attention', mem='cache'}"),
-            "model.blocks.1.mem = 'cache': is published by an earlier layer: give this one its own "
-            "name");
+  EXPECT_EQ(
+      error_of("{mixer='attention', mem='cache'}"),
+      "model.blocks.1.mem = 'cache': is already published by an earlier layer; choose another "
+      "name");
   EXPECT_EQ(error_of("{mixer='attention', mem='own', repeat=2}"),
-            "model.blocks.1.mem = 'own': is published by an earlier layer: give this one its own "
+            "model.blocks.1.mem = 'own': is already published by an earlier layer; choose another "
             "name");
   EXPECT_EQ(error_of("{mixer='mura', mem='cache', heads=3}"),
             "model.blocks.1.heads = 3: must be a multiple of the heads of mem 'cache', 2");

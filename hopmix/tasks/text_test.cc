@@ -319,8 +319,8 @@ TEST_F(TextTest, ErrorsOfDocuments) {
   EXPECT_EQ(error({.separator = "-"}),
             "task.separator = '-': applies only to documents = 'separated', not to 'none'");
   EXPECT_EQ(error({.documents = "separated", .separator = "\r\n"}),
-            "task.separator = \"\\r\\n\": must stand between documents, but nowhere does in the "
-            "text to train on");
+            "task.separator = \"\\r\\n\": must separate documents, but does not occur in the "
+            "training text");
   EXPECT_EQ(error({.length = 1, .documents = "files"}),
             "task.length = 1: must be from 2 to 16777216");
   toml::table document = config::parse("name = 'copy'\ndocuments = 'files'", "test");

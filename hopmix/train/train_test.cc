@@ -305,7 +305,7 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   write_file(run / "state.json", "{\"step\": 10}");
   Experiment other = experiment({"train.steps=10", "model.width=8"});
   const std::string message = error_of([&] { load_weights(run, *other.model); });
-  EXPECT_NE(message.find("'embedding' is [5, 16], the model's is [5, 8]"), std::string::npos)
+  EXPECT_NE(message.find("'embedding' is [5, 16], but the model has [5, 8]"), std::string::npos)
       << message;
 }
 

@@ -119,7 +119,7 @@ def test_packed_documents():
     assert metrics("plain") != metrics("run")
     message = refuse("train", "text.toml", "--set", "task.documents=separated", "--set", "task.separator=never said")
     assert message == (
-        "task.separator = 'never said': must stand between documents, but nowhere does in the text to train on"
+        "task.separator = 'never said': must separate documents, but does not occur in the training text"
     )
     message = refuse("train", "text.toml", "--set", "task.seperator=x")
     assert message == "unknown key 'task.seperator'; did you mean 'separator'?"

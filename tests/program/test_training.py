@@ -149,7 +149,7 @@ def test_eval_with_other_settings():
     assert more["asked"] == 2 * trained["asked"]
     assert json.loads(succeed("eval", "run", "--json", "--set", "seed=9"))["loss"] != trained["loss"]
     assert refuse("eval", "run", "--set", "model.width=8") == (
-        "'run/model.safetensors': 'embedding' is [5, 16], the model's is [5, 8]"
+        "'run/model.safetensors': 'embedding' is [5, 16], but the model has [5, 8]"
     )
 
 
