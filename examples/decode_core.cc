@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "hopmix/kernels/rows/glr_attention.h"
 #include "hopmix/kernels/decode/glr_decoder.h"
+#include "hopmix/kernels/rows/glr_attention.h"
 
 namespace {
 
@@ -73,7 +73,7 @@ int main() {
   float difference = 0;
   for (size_t i = 0; i < y.size(); ++i)
     difference = std::max(difference, std::abs(y[i] - whole[i]));
-  std::printf("%lld tokens: largest difference %.1e, %lld bytes held, %.1f us a token\n",
+  std::printf("%lld tokens: largest difference %.1e, %lld bytes held, %.1f us per token\n",
               static_cast<long long>(kTokens), difference, static_cast<long long>(decoder.bytes()),
               taken.count() / kTokens);
   return difference < 1e-4 ? 0 : 1;

@@ -23,7 +23,7 @@ std::string fitted(const std::vector<Sample>& samples) { return fit_growth(sampl
 
 TEST(Growth, KnownSeries) {
   EXPECT_EQ(fitted(series([](double) { return 7; })), "1");
-  EXPECT_EQ(fitted(series([](double n) { return 8 - 36 / n; })), "1");          // window(8) a token
+  EXPECT_EQ(fitted(series([](double n) { return 8 - 36 / n; })), "1");  // window(8), per token
   EXPECT_EQ(fitted(series([](double n) { return std::min(n, 500.0); })), "1");  // levels off
   EXPECT_EQ(fitted(series([](double n) { return std::log2(n); })), "log n");
   EXPECT_EQ(fitted(series([](double n) { return std::floor(std::log2(n)) + 1; })), "log n");

@@ -131,8 +131,8 @@ std::string draw_panel(const Panel& panel, int index, double width, bool colorbo
             number(area.top / kParetoHeight) + "\n";
   script += "set xrange [" + number(x.low) + ":" + number(x.high) + "]\nset yrange [" +
             number(y.low) + ":" + number(y.high) + "]\nset xtics " + tics(x) + "\nset ytics " +
-            tics(y) + "\nset xlabel 'reads a token'\nset ylabel " + gnuplot_string(panel.y_label) +
-            "\n";
+            tics(y) + "\nset xlabel 'reads per token'\nset ylabel " +
+            gnuplot_string(panel.y_label) + "\n";
   script += colorbox ? "set colorbox user origin " +
                            screen((index + 1) * kPanelWidth + 15, kBottom).substr(7) + " size " +
                            screen(16, area.top - area.bottom).substr(7) + "\n"

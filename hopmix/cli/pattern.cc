@@ -75,7 +75,7 @@ double reads_per_token(const Pattern& pattern, const Cost& spent) {
 void print_stats(const Pattern& pattern, const Cost& spent, const std::optional<Hops>& reach) {
   std::printf("pattern       %s\n", pattern.spec().c_str());
   std::printf("tokens        %lld\n", static_cast<long long>(pattern.size()));
-  std::printf("reads         %lld, %.2f a token, %lld at most\n",
+  std::printf("reads         %lld, %.2f per token, %lld at most\n",
               static_cast<long long>(spent.reads_total), reads_per_token(pattern, spent),
               static_cast<long long>(spent.reads_max));
   std::printf("cache         %lld tokens at most\n", static_cast<long long>(spent.cache_peak));
@@ -84,11 +84,12 @@ void print_stats(const Pattern& pattern, const Cost& spent, const std::optional<
 
 void print_matrix(const Pattern& pattern) {
   const Cost spent = cost(pattern);
-  std::printf("%s%s, %lld tokens: %.2f reads a token (%lld at most); cache %lld at most; hops %s\n",
-              terminal_matrix(pattern).c_str(), pattern.spec().c_str(),
-              static_cast<long long>(pattern.size()), reads_per_token(pattern, spent),
-              static_cast<long long>(spent.reads_max), static_cast<long long>(spent.cache_peak),
-              describe(affordable_hops(pattern)).c_str());
+  std::printf(
+      "%s%s, %lld tokens: %.2f reads per token (%lld at most); cache %lld at most; hops %s\n",
+      terminal_matrix(pattern).c_str(), pattern.spec().c_str(),
+      static_cast<long long>(pattern.size()), reads_per_token(pattern, spent),
+      static_cast<long long>(spent.reads_max), static_cast<long long>(spent.cache_peak),
+      describe(affordable_hops(pattern)).c_str());
 }
 
 void run_pattern(const Options& options) {

@@ -22,17 +22,18 @@ std::string error(const std::vector<std::string>& arguments) {
 }
 
 TEST(PatternCommand, PrintsThePictureAndASummary) {
-  EXPECT_EQ(pattern({"2^k", "-n", "4"}),
-            "○\n■ ○\n■ ■ ○\n· ■ ■ ○\n"
-            "2^k, 4 tokens: 1.25 reads a token (2 at most); cache 2 at most; hops 2 at most, 1.17 "
-            "on average\n");
+  EXPECT_EQ(
+      pattern({"2^k", "-n", "4"}),
+      "○\n■ ○\n■ ■ ○\n· ■ ■ ○\n"
+      "2^k, 4 tokens: 1.25 reads per token (2 at most); cache 2 at most; hops 2 at most, 1.17 "
+      "on average\n");
 }
 
 TEST(PatternCommand, StatsInWords) {
-  EXPECT_EQ(
-      pattern({"cached(2^k)", "-n", "300", "--stats"}),
-      "pattern       cached(2^k)\ntokens        300\nreads         2189, 7.30 a token, 9 at most\n"
-      "cache         9 tokens at most\nhops          8 at most, 3.77 on average\n");
+  EXPECT_EQ(pattern({"cached(2^k)", "-n", "300", "--stats"}),
+            "pattern       cached(2^k)\ntokens        300\nreads         2189, 7.30 per token, 9 "
+            "at most\n"
+            "cache         9 tokens at most\nhops          8 at most, 3.77 on average\n");
   EXPECT_NE(pattern({"blocks(2)", "-n", "4", "--stats"})
                 .find("hops          unbounded, 4 pairs have no path"),
             std::string::npos);
