@@ -99,7 +99,7 @@ TEST(PatternCommand, DrawsCacheHopsAndGraph) {
 TEST(PatternCommand, BadInputIsAnError) {
   EXPECT_EQ(error({"window(0)"}),
             "pattern 'window(0)': argument at character 8: 0 must be at least 1");
-  EXPECT_EQ(error({"2^k", "-n", "-1"}), "n -1 must be 0 to 2147483647");
+  EXPECT_EQ(error({"2^k", "-n", "-1"}), "n -1 must be from 0 to 2147483647");
   EXPECT_THROW(pattern({}), CLI::ParseError);
   EXPECT_THROW(pattern({"2^k", "--stat"}), CLI::ParseError);
   EXPECT_THROW(pattern({"2^k", "-n", "x"}), CLI::ParseError);

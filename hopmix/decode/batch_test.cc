@@ -255,7 +255,7 @@ TEST(Batch, OneWhoseLogitsSpoilOnTheWayLeavesAlone) {
   {
     const torch::NoGradGuard no_grad;
     auto parameters = model->named_parameters();
-    parameters["head.bias"]['x'] = 1e6;  // all say 'x'
+    parameters["head.bias"]['x'] = 1e6;  // all predict 'x'
     parameters["head.bias"]['y'] = 1e6;
     parameters["embedding"]['x'].fill_(NAN);
   }

@@ -50,7 +50,7 @@ void reject_assignment(std::string_view text) {
     const bool after =
         i > 0 && std::string_view("=<>!").find(text[i - 1]) != std::string_view::npos;
     const bool before = i + 1 < text.size() && text[i + 1] == '=';
-    if (!after && !before) throw ExpressionError(i, "'=' has no meaning here; == compares");
+    if (!after && !before) throw ExpressionError(i, "'=' is not supported; == compares");
   }
 }
 
@@ -72,7 +72,7 @@ terms::Offsets evaluate_expression(std::string_view text, int64_t n) {
   try {
     parser.SetExpr(std::string(text));
     if (!parser.GetUsedVar().contains("k")) {
-      throw ExpressionError(0, "has no k in it; offsets(...) lists fixed offsets");
+      throw ExpressionError(0, "has no k; use offsets(...) for fixed offsets");
     }
     terms::Offsets f;
     f.first = parser.Eval();

@@ -73,7 +73,7 @@ class Parser {
 
   std::vector<Term> all() {
     std::vector<Term> terms = pattern();
-    if (at_ < text_.size()) unexpected("patterns are joined by |");
+    if (at_ < text_.size()) unexpected("use | to join patterns");
     return terms;
   }
 
@@ -162,7 +162,7 @@ class Parser {
 
   template <size_t N>
   std::array<int64_t, N> arguments(const std::string& form, std::array<int64_t, N> least) {
-    const std::string why = "the form is " + form;
+    const std::string why = "expected " + form;
     std::array<int64_t, N> values;
     expect('(', why);
     for (size_t a = 0; a < N; ++a) {
@@ -185,7 +185,7 @@ class Parser {
   }
 
   Term offsets() {
-    const std::string why = "the form is offsets(1,2,5)";
+    const std::string why = "expected offsets(1,2,5)";
     expect('(', why);
     Offsets f;
     int64_t last = 0;
@@ -212,7 +212,7 @@ class Parser {
   }
 
   Term cached() {
-    const std::string why = "the form is cached(P)";
+    const std::string why = "expected cached(P)";
     const size_t name = at_ - std::string_view("cached").size();
     // Check before parsing, so that a deeply nested spec cannot overflow the stack.
     if (in_cached_) cached_needs_offsets(name, find_outside(text_, name, "|,)"));
@@ -232,12 +232,12 @@ class Parser {
   }
 
   Term dag() {
-    expect('(', "the form is dag(file)");
+    expect('(', "expected dag(file)");
     const size_t begin = at_;
     at_ = find_outside(text_, at_, ")");
     const std::string file = text_.substr(begin, at_ - begin);
     if (file.empty()) fail(begin, "a file name is missing");
-    expect(')', "the form is dag(file)");
+    expect(')', "expected dag(file)");
     try {
       Dag dag{read_matrix_market(file)};
       if (dag.rows.rows() < n_) {
@@ -276,7 +276,7 @@ class Parser {
         const std::string name = text_.substr(start, i - start);
         if (name == "k" || std::find(known.begin(), known.end(), name) != known.end()) continue;
         if (is_pattern_name(name))
-          fail(start, quote(name), " cannot be part of an expression; patterns are joined by |");
+          fail(start, quote(name), " cannot be part of an expression; use | to join patterns");
         fail(start, "unknown name " + quote(name), suggest(name, known));
       } else {
         ++i;

@@ -27,7 +27,7 @@ bool inherits(const Dag&) { return false; }
 
 Pattern::Pattern(std::string_view spec, int64_t n) : spec_(strip_spec(spec)), n_(n) {
   if (n < 0 || n > kMaxTokens) {
-    throw Error("n " + std::to_string(n) + " must be 0 to " + std::to_string(kMaxTokens));
+    throw Error("n " + std::to_string(n) + " must be from 0 to " + std::to_string(kMaxTokens));
   }
   root_ = std::make_shared<const Node>(parse_terms(spec_, n));
 }

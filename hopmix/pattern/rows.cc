@@ -147,7 +147,7 @@ void append_rows(const Term& p, int64_t begin, int64_t end, Csr& out) {
 void Pattern::rows(int64_t begin, int64_t end, Csr& out) const {
   if (begin < 0 || begin > end || end > n_) {
     throw Error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
-                " must lie in 0 to " + std::to_string(n_));
+                " must be within 0 to " + std::to_string(n_));
   }
   out.row_ptr.assign(1, 0);
   out.cols.clear();

@@ -25,7 +25,7 @@ struct Score {
   Count all;
   std::map<int64_t, Count> slices;  // by slice, such as depth, if the task has slices
   double loss_sum = 0;              // over asked tokens, in nats
-  double bytes = 0;                 // of text behind the asked tokens; 0 unless the task is text
+  double bytes = 0;                 // of the text that the asked tokens encode; 0 if none
   double loss() const { return all.asked ? loss_sum / static_cast<double>(all.asked) : 0.0; }
   double bits_per_byte() const { return bytes > 0 ? loss_sum / std::numbers::ln2 / bytes : 0.0; }
 };

@@ -67,7 +67,7 @@ def test_an_unknown_engine_is_one_line(command, monkeypatch):
         (["pattern", "windw(3)"], "pattern 'windw(3)': unknown name 'windw' at character 1; did you mean 'window'?"),
         (["pattern", "window(0)"], "pattern 'window(0)': argument at character 8: 0 must be at least 1"),
         (["pattern", "window("], "pattern 'window(': an argument is missing at character 8"),
-        (["pattern", "2^k", "-n", "-1"], "n -1 must be 0 to 2147483647"),
+        (["pattern", "2^k", "-n", "-1"], "n -1 must be from 0 to 2147483647"),
         (["pattern", "2^k", "--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
         (["pattern", "2^k", "--csr", "no/p.mtx"], "cannot write 'no/p.mtx': No such file or directory"),
         (["eval", "nowhere"], "'nowhere' is not a run directory"),
