@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all that a newcomer needs; both set up and build first.
+# Start with `make demo` or `make test`; both set up and build first.
 BUILD := build
 JOBS ?= $(shell nproc)
 
@@ -31,7 +31,7 @@ format:
 bench: build
 	@$(BUILD)/bin/hopmix bench
 
-# Measures all of docs/performance.md and writes it: about twenty minutes on a quiet machine.
+# Measures everything in docs/performance.md and writes the page. Takes about twenty minutes on an idle machine.
 performance: build data
 	@$(BUILD)/bin/hopmix bench gemm --json results/performance-gemm.json
 	@.venv/bin/python scripts/train_peers.py configs/text-attention.toml --set model.token_shift=false --json results/performance-peers-attention.json

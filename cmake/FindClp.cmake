@@ -1,4 +1,4 @@
-# Clp, the COIN-OR linear programming solver, which brings no CMake files of its own: the target Clp::Clp.
+# Finds Clp, the COIN-OR linear programming solver, which has no CMake files of its own; defines the target Clp::Clp.
 find_path(Clp_INCLUDE_DIR ClpSimplex.hpp PATH_SUFFIXES coin coin-or)
 find_library(Clp_LIBRARY Clp)
 find_library(Clp_CoinUtils_LIBRARY CoinUtils)

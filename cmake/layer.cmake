@@ -1,23 +1,23 @@
-# One folder is one layer: hopmix_layer(NAME DEPS a b) makes the static library hopmix_NAME from the folder's *.cc, and the
-# test program NAME_test from its *_test.cc. New files are found by themselves.
-#   PIC    the layer also goes into the operator library
-#   TORCH  it uses hopmix/nn/torch.h, which is precompiled once and shared
+# Each folder is a layer: hopmix_layer(NAME DEPS a b) builds the static library hopmix_NAME from the folder's *.cc and the
+# test program NAME_test from its *_test.cc. New files are found automatically.
+#   PIC    the layer is also linked into the operator library
+#   TORCH  the layer uses hopmix/nn/torch.h, which is precompiled once and shared
 add_library(hopmix_flags INTERFACE)
 target_compile_options(hopmix_flags INTERFACE -Wall -Wextra -Wshadow -Werror)
 target_include_directories(hopmix_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
-# OpenMP by flag, not by library path: at run time the wheel's own libgomp is then the only one.
+# Enable OpenMP by flag, not by library path, so that the wheel's libgomp is the only one at run time.
 add_library(hopmix_openmp INTERFACE)
 target_compile_options(hopmix_openmp INTERFACE ${OpenMP_CXX_FLAGS})
 target_link_options(hopmix_openmp INTERFACE ${OpenMP_CXX_FLAGS})
 
-# The wheel's C++ library, as system headers so that warnings stay ours.
+# Links the wheel's C++ library; its headers are system headers, so that they cause no warnings.
 function(hopmix_use_torch target)
   target_link_libraries(${target} PUBLIC ${TORCH_LIBRARIES})
   target_include_directories(${target} SYSTEM PUBLIC ${TORCH_INCLUDE_DIRS})
 endfunction()
 
-# Gives `target` the precompiled header; files that do not lead to it are compiled without, which is far quicker.
+# Gives `target` the precompiled header. Files that do not include it are compiled without it, which is far faster.
 function(hopmix_precompile target)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
@@ -66,7 +66,7 @@ function(hopmix_layer name)
       hopmix_precompile(${name}_test)
     endif()
     if(LAYER_TORCH)
-      # One process for all: loading LibTorch takes longer than most of these tests.
+      # Run all tests in one process: loading LibTorch takes longer than most of them.
       add_test(NAME ${name}_test COMMAND ${name}_test)
     else()
       gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST)

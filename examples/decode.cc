@@ -1,7 +1,8 @@
-// A model that `hopmix train` made goes on with a text, token by token, in memory that its pattern
-// bounds:
+// Generates text with a model trained by `hopmix train`, token by token, in memory bounded by its
+// pattern:
 //   decode RUN_DIR PROMPT [TOKENS]
-// Without arguments a small untrained one does, and shows what it holds as the text grows.
+// Without arguments, runs a small untrained model and prints the size of its state as the text
+// grows.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -19,7 +20,7 @@ struct Run {
   std::shared_ptr<nn::LanguageModel> model;
 };
 
-// A run directory holds the config, as resolved, the weights, and the tokenizer if it has one.
+// A run directory holds the resolved config, the weights, and the tokenizer if there is one.
 Run load(const std::filesystem::path& directory) {
   toml::table document = config::parse_file(directory / "config.toml");
   config::Table root(document);
@@ -59,7 +60,7 @@ int main(int argc, char** argv) try {
     if (given) std::fwrite(text.data(), 1, text.size(), stdout);
   };
   std::string prompt = given ? argv[2] : "To be, or not to be";
-  for (int part = 0; part < (given ? 1 : 4); ++part) {  // each goes on where the last one ended
+  for (int part = 0; part < (given ? 1 : 4); ++part) {  // each part continues the last
     const decode::Generation made =
         decode::generate(*run.model, run.tokenizer, prompt, config, show, session);
     std::printf("%s%lld tokens, state %lld bytes\n", given ? "\n" : "",

@@ -1,13 +1,13 @@
-// A GLR layer decoded without torch: maps of the input, hopmix's kernels, nothing else. Its outputs
-// are those of the whole pass, and what it holds stays small.
+// Decodes a GLR layer without torch, using only linear maps of the input and hopmix's kernels. The
+// outputs equal those of a whole pass, and the state stays small.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <random>
 #include <vector>
 
-#include "hopmix/kernels/rows/glr_attention.h"
 #include "hopmix/kernels/decode/glr_decoder.h"
+#include "hopmix/kernels/rows/glr_attention.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ void map(const Vector& weight, const float* x, int64_t inputs, float* y, int64_t
 }  // namespace
 
 int main() {
-  // The weights of a layer, as random as before training: q, k, v; gates; the output.
+  // The weights of an untrained layer: q, k, v; gates; the output.
   const float size = 1 / std::sqrt(static_cast<float>(kWidth));
   const Vector wq = random(kWidth * kWidth, size), wk = random(kWidth * kWidth, size),
                wv = random(kWidth * kWidth, size), wg = random(3 * kHeads * kWidth, size),
@@ -73,7 +73,7 @@ int main() {
   float difference = 0;
   for (size_t i = 0; i < y.size(); ++i)
     difference = std::max(difference, std::abs(y[i] - whole[i]));
-  std::printf("%lld tokens: largest difference %.1e, %lld bytes held, %.1f us a token\n",
+  std::printf("%lld tokens: largest difference %.1e, %lld bytes held, %.1f us per token\n",
               static_cast<long long>(kTokens), difference, static_cast<long long>(decoder.bytes()),
               taken.count() / kTokens);
   return difference < 1e-4 ? 0 : 1;

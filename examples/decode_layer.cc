@@ -1,4 +1,4 @@
-// A layer decoded token by token: the outputs are those of the whole pass, and the state stays
+// Decodes a layer token by token. The outputs equal those of a whole pass, and the state stays
 // small.
 #include <cstdio>
 

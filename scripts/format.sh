@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats every C++ file in place, or with --check says which ones differ.
+# Formats every C++ file in place; with --check, reports the files that need formatting.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v clang-format >/dev/null || {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md from the JSON of `hopmix bench`. Every number on the page comes from those files.
+"""Writes docs/performance.md from the JSON of `hopmix bench`. Every number on the page comes from these files.
 
-    scripts/performance_page.py                     results/performance*.json into docs/performance.md
-    scripts/performance_page.py FILE... --out PAGE  these files into PAGE
+    scripts/performance_page.py                     converts results/performance*.json to docs/performance.md
+    scripts/performance_page.py FILE... --out PAGE  converts these files to PAGE
 
-A picture of the same name as a file, .svg or .png, is shown with it.
+If a plot (.svg or .png) has the same name as a file, the page includes it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ SUITES = ["peers", "gemm", "operators", "crossover", "long", "train"]
 
 
 def scaled(value, units):
-    """Three digits and the largest unit that leaves a whole number."""
+    """Three digits, in the largest unit in which the number is at least 1."""
     for size, unit in units:
         if value >= size or (size, unit) == units[-1]:
             number = value / size
@@ -50,9 +50,9 @@ def percent(value):
 
 
 def table(head, rows):
-    """Markdown, without the columns that say nothing in any row."""
+    """A Markdown table without the columns that are empty in every row."""
     kept = [c for c in range(len(head)) if c == 0 or any(row[c] != "-" for row in rows)]
-    # A bar would end the cell.
+    # Escape bars, which would end a cell.
     line = lambda row: "| " + " | ".join(str(row[c]).replace("|", "\\|") for c in kept) + " |"
     return "\n".join([line(head), "|" + "---|" * len(kept), *map(line, rows)]) + "\n"
 
@@ -134,7 +134,7 @@ def summary(reports):
 
 
 def operators(report):
-    text = f"## Beside PyTorch\n\n{setting(report)}.\n\n"
+    text = f"## Compared with PyTorch\n\n{setting(report)}.\n\n"
     results = report["results"]
     head = ["", "median", "tokens/s", "over sdpa", "over dense_solve", "useful GB/s", "in", "of loads", "of rows"]
     head += ["memory", "n x n"]
@@ -156,8 +156,8 @@ def operators(report):
 
 
 def crossover(report):
-    text = "## From which length on\n\nTimes as fast as `sdpa`, and the length from which on it stays faster"
-    text += f" (- : not up to the longest). {setting(report)}.\n\n"
+    text = "## Crossover with attention\n\nSpeed relative to `sdpa`, and the length from which the operator stays faster"
+    text += f" (-: not up to the longest length). {setting(report)}.\n\n"
     results = report["results"]
     lengths = sorted({r["length"] for r in results})
     faster = {(c["case"], c["direction"]): c["faster_from"] for c in report["crossover"]}
@@ -173,8 +173,8 @@ def crossover(report):
 
 
 def long(report):
-    text = f"## Long sequences\n\nForward, rows made as they are read; {setting(report)}. Useful GB/s, and in"
-    text += " parentheses the part of what loads of random rows reach in the cache that holds k and z.\n\n"
+    text = f"## Long sequences\n\nForward, with rows computed as they are read; {setting(report)}. Useful GB/s and, in parentheses,"
+    text += " its share of the bandwidth of random row loads from the cache that holds k and z.\n\n"
     results = [r for r in report["results"] if r["useful_gb_per_s"] is not None]
     found = {(r["case"], r["length"]): r for r in results}
     cases = distinct(r["case"] for r in results)
@@ -201,8 +201,8 @@ def train(report):
     if not cells:
         return text
     first = cells[0]
-    text += f"Steps of models of table 1 on {first['task']}: {first['batch']} sequences of {first['length']} tokens, "
-    text += f"{setting(report)}. Phases of a step in percent.\n\n"
+    text += f"Training steps of the models of table 1 on {first['task']}: {first['batch']} sequences of {first['length']} tokens, "
+    text += f"{setting(report)}. Phases in percent of a step.\n\n"
     phases = ["data", "forward", "backward", "clip", "optimizer"]
     rows, shares = [], []
     for cell in cells:
@@ -217,27 +217,27 @@ def train(report):
         for seconds, name, operator in sorted(flat, reverse=True)[:6]:
             shares.append([cell["case"], name, f"`{operator}`", time(seconds), percent(seconds / total)])
     text += table(["", "steps/s", "tokens/s", *phases], rows)
-    text += "\nWhat takes most of a step:\n\n" + table(["", "phase", "operator", "a step", "of it"], shares)
+    text += "\nThe most expensive operators:\n\n" + table(["", "phase", "operator", "per step", "share"], shares)
     return text + "\n"
 
 
 def peers(report):
     settings = " ".join(report["set"])
     threads = report["threads"]
-    text = f"## Training beside PyTorch: `{report['config']}{' ' + settings if settings else ''}`\n\n"
-    text += f"`scripts/train_peers.py`, {report['tokens_per_step']} tokens a step, {report['precision']}, "
-    text += f"{threads} thread{'s' if threads > 1 else ''}, {named_processor(report)}, in turns; PyTorch trains "
+    text = f"## Training compared with PyTorch: `{report['config']}{' ' + settings if settings else ''}`\n\n"
+    text += f"`scripts/train_peers.py`, {report['tokens_per_step']} tokens per step, {report['precision']}, "
+    text += f"{threads} thread{'s' if threads > 1 else ''}, {named_processor(report)}, measured alternately; PyTorch trains "
     text += "the same model.\n\n" if report["same_model"] else "attention of the same sizes.\n\n"
     own = report["results"][0]["seconds"]
     rows = [
         [r["name"], r["parameters"], time(r["seconds"]), count(r["tokens_per_second"]), "-" if r["name"] == "hopmix" else ratio(r["seconds"] / own), f"{r['last_loss']:.3f}"]
         for r in report["results"]
     ]
-    return text + table(["", "parameters", "a step", "tokens/s", "hopmix is faster by", "loss of the last steps"], rows) + "\n"
+    return text + table(["", "parameters", "per step", "tokens/s", "hopmix is faster by", "loss of the last steps"], rows) + "\n"
 
 
 def gemm(report):
-    text = f"## Matrix products\n\nGFlop/s of float32 in one call, {setting(report)}; by each engine and by `torch.mm`.\n\n"
+    text = f"## Matrix products\n\nGFlop/s of one float32 product, {setting(report)}; by each engine and by `torch.mm`.\n\n"
     results = report["products"]
     label = lambda r: f"{r['m']} x {r['n']} x {r['k']}"
     engines = distinct(r["engine"] for r in results)
@@ -250,7 +250,7 @@ def machine(reports):
     names = {
         "cpu": "processor", "logical_cpus": "logical CPUs", "l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3",
         "memory_bytes": "memory", "simd": "SIMD of hopmix", "torch_simd": "SIMD of PyTorch", "hopmix": "hopmix",
-        "torch": "PyTorch", "compiler": "compiler", "date": "date", "load": "load when it began",
+        "torch": "PyTorch", "compiler": "compiler", "date": "date", "load": "load at the start",
     }  # fmt: skip
     show = lambda key, value: size(value) if key.endswith("_bytes") else f"{value:.2f}" if key == "load" else value
     rows = [[names[key], *(show(key, report["machine"][key]) for report in reports)] for key in names]
@@ -265,27 +265,27 @@ def levels(report):
         ]
         for level in report["levels"]
     ]  # fmt: skip
-    head = ["loads from", "holds", "measured over", "threads", "GB/s in order", "GB/s of rows"]
-    text = "What plain loads reach, in the widest vectors: in order, and in rows of 512 bytes in random order.\n\n"
+    head = ["loads from", "capacity", "buffer", "threads", "GB/s in order", "GB/s of rows"]
+    text = "Bandwidth of plain loads with the widest vectors: in order, and of 512-byte rows in random order.\n\n"
     return text + table(head, rows) + "\n"
 
 
 INTRODUCTION = """\
 # Performance
 
-Written by `scripts/performance_page.py` from the JSON of `hopmix bench` (`make performance` measures and writes all of it).
+`scripts/performance_page.py` writes this page from the JSON of `hopmix bench`; `make performance` measures everything and writes it.
 
 """
 
 LEGEND = """\
-- **over sdpa**, **over dense_solve**: how many times as fast as PyTorch's causal `scaled_dot_product_attention`, and as the
-  dense recurrence by softmax and `solve_triangular` (one transposed solve backward), at the same shape in the same run.
-  Repetitions of all are mixed at random in one process.
-- **useful GB/s**: for each read of the pattern a row of k and one of z in float32, over the time. **of loads**, **of rows**: as a part
-  of what plain loads reach, in order and in random rows, in the cache (**in**) that holds k and z of one head. A pattern that
-  reads the same rows again (windows, cached patterns) may pass 100%.
-- **memory**: the most that is allocated at a time beyond inputs and outputs, to the byte; **n x n**: the same in matrices of T by T,
-  one a head of a sequence.
+- **over sdpa**, **over dense_solve**: speed relative to PyTorch's causal `scaled_dot_product_attention`, and to the dense recurrence
+  with softmax and `solve_triangular` (one transposed solve in the backward), at the same shape in the same run. The repetitions of all
+  cases are interleaved at random in one process.
+- **useful GB/s**: one row of k and one of z in float32 per read of the pattern, divided by the time. **of loads**, **of rows**: its share
+  of the bandwidth of plain loads, in order and of random rows, from the cache (**in**) that holds k and z of one head. A pattern that
+  rereads rows (windows, cached patterns) may exceed 100%.
+- **memory**: peak allocation beyond inputs and outputs, counted to the byte; **n x n**: the same in T x T matrices, one per head and
+  sequence.
 
 """
 
@@ -333,7 +333,7 @@ def main():
         kind = file.stem.removeprefix("performance").strip("-")  # performance-retrieval.json
         section = sections[report["suite"]](report)
         if kind and report["suite"] == "operators":
-            section = section.replace("## Beside PyTorch", f"## Beside PyTorch: {kind}", 1)
+            section = section.replace("## Compared with PyTorch", f"## Compared with PyTorch: {kind}", 1)
         text += section + picture(file, given.out)
     if reports:
         text += machine([report for report, _ in reports if report["suite"] not in ("peers", "gemm")])

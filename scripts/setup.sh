@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Brings a Debian-like machine to the point where `make build` works: the missing Debian packages, a Python environment
-# in .venv, the pinned PyTorch wheel (its C++ library is what hopmix links). A second run finds all there and does nothing.
+# Prepares a Debian-like machine for `make build`: installs missing Debian packages, creates a Python environment in .venv,
+# and installs the pinned PyTorch wheel, whose C++ library hopmix links. Does nothing if everything is installed.
 #
-#   PYTHON=/path/to/python   the interpreter to use; if it already has torch of the pinned version, that one is taken
-#   TORCH_INDEX=URL          the package index to take the torch wheel from (a CPU-only one saves several GB where
-#                            pip's own index gives the CUDA build)
+#   PYTHON=/path/to/python   the interpreter to use; if it has torch of the pinned version, setup reuses it
+#   TORCH_INDEX=URL          the package index for the torch wheel (a CPU-only index saves several GB where pip's default
+#                            index provides the CUDA build)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ packages=(cmake ninja-build g++ ccache python3-venv libcli11-dev libtomlplusplus
 
 install_debian_packages() {
   command -v dpkg-query >/dev/null || {
-    echo "setup: not a Debian-like system; install the equivalents of: ${packages[*]}" >&2
+    echo "setup: this is not a Debian-like system; install the equivalents of: ${packages[*]}" >&2
     return
   }
   local missing=()
@@ -27,9 +27,9 @@ install_debian_packages() {
     if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
       as_root=(sudo)
     else
-      echo "setup: these Debian packages are missing and need root; run" >&2
+      echo "setup: installing the missing Debian packages requires root; run" >&2
       echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
-      echo "then run this again" >&2
+      echo "and then run this script again" >&2
       exit 1
     fi
   fi
@@ -46,7 +46,7 @@ make_environment() {
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   if ! has_torch .venv/bin/python; then
     if [ -n "${PYTHON:-}" ] && has_torch "$PYTHON"; then
-      echo "setup: taking torch $torch_version from $PYTHON"
+      echo "setup: reusing torch $torch_version from $PYTHON"
       "$PYTHON" -c "import sysconfig, torch, os; print(os.path.dirname(os.path.dirname(torch.__file__)))" \
         >"$(.venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/hopmix-torch.pth"
     else

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Times `hopmix train` beside PyTorch programs that train the same model of softmax attention.
+"""Compares the speed of `hopmix train` with PyTorch programs that train the same softmax attention model.
 
-Each round trains the config by build/bin/hopmix, then the same layout with attention in every block by PyTorch, eager and with
-torch.compile: AdamW, clipping, schedule and batches are those of the config. All start anew each round and take turns, so that a
-machine that slows down slows all of them. Speeds come from the median time of a step after the first ones.
+Each round trains the config with build/bin/hopmix, then the same architecture with attention in every block in PyTorch, eager and with
+torch.compile, using the config's AdamW, clipping, schedule and batches. All restart in each round and alternate, so that a machine that
+slows down slows all of them. Speeds are based on the median time of a step after the warm-up.
 
-A config with attention must have the peer's parameters, name by name. For any other mixer, the peer is attention of the same sizes.
+For an attention config, the peer must have the same parameters, name by name. For any other mixer, the peer is attention of the same sizes.
 """
 
 import argparse
@@ -34,7 +34,7 @@ EXAMPLES = """examples:
 
 
 class Failure(Exception):
-    """One line that the user can act on."""
+    """An error with a one-line message for the user."""
 
 
 class Attention(nn.Module):
@@ -56,7 +56,7 @@ class Attention(nn.Module):
 
 
 def rotate(x, turns):
-    """Pairs of neighbours; turns is (cos, sin), each [T, width / 2]."""
+    """Rotates neighbouring pairs; turns is (cos, sin), each [T, width / 2]."""
     cos, sin = (t.to(x.dtype) for t in turns)
     even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
@@ -97,7 +97,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def reset(self):
-        """As hopmix begins: its distributions, not its numbers."""
+        """Initializes with hopmix's distributions, but not its random numbers."""
         for module in self.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
@@ -118,7 +118,7 @@ class Model(nn.Module):
 
 
 class Text:
-    """Windows at random places."""
+    """Windows at random positions of a text."""
 
     def __init__(self, path, length, batch):
         self.bytes = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
@@ -138,7 +138,7 @@ def learning_rate(train, step):
 
 
 def train_torch(model, run, train, text, seed):
-    """(seconds, loss) of each step. `run` is the model, or what torch.compile made of it."""
+    """(seconds, loss) of each step. `run` is the model or its compiled version."""
     torch.manual_seed(seed)
     model.reset()
     matrices = [p for p in model.parameters() if p.dim() >= 2]
@@ -165,13 +165,13 @@ def train_torch(model, run, train, text, seed):
 
 
 def train_hopmix(binary, config, settings, folder):
-    """(seconds, loss) of each step, by the run's own metrics."""
+    """(seconds, loss) of each step, from the run's own metrics."""
     command = [binary, "train", config, "--out", folder]
     for setting in settings:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exited with code {done.returncode}"]
         raise Failure(lines[-1] if lines[-1].startswith("hopmix: ") else f"{' '.join(map(str, command))}: {lines[-1]}")
     steps, before = [], 0.0
     for line in (Path(folder) / "metrics.jsonl").read_text().splitlines():
@@ -205,7 +205,7 @@ def describe(binary, config, settings, work):
     resolved = tomllib.loads((work / "given" / "config.toml").read_text())
     task = resolved["task"]
     if task["name"] != "text" or task["tokenizer"] != "bytes" or task["documents"] != "none":
-        raise Failure(f"'{config}' must be of the task text with bytes as tokens and no documents, so that the peers can read it")
+        raise Failure(f"'{config}' must use the task text with bytes as tokens and without documents, which is what the peers support")
     blocks = sum(block.get("repeat", 1) for block in resolved["model"]["blocks"])
     attention = f"model.blocks=[{{mixer='attention', repeat={blocks}}}]"
     train_hopmix(binary, config, [*one_step, attention], work / "attention")
@@ -233,7 +233,7 @@ def summary(name, rounds, tokens, warm_up, parameters):
 
 def print_table(results):
     own = results[0]["tokens_per_second"]
-    rows = [["", "parameters", "ms a step", "tokens/s", "hopmix is faster by", "first loss", "last losses"]]
+    rows = [["", "parameters", "ms per step", "tokens/s", "hopmix is faster by", "first loss", "last losses"]]
     for r in results:
         ratio = "" if r is results[0] else f"{own / r['tokens_per_second']:.2f}"
         rows.append([r["name"], str(r["parameters"]), f"{1e3 * r['seconds']:.2f}", f"{r['tokens_per_second']:.0f}", ratio,
@@ -250,25 +250,25 @@ def processor():
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="a config of the task text, by bytes")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `hopmix train`")
-    parser.add_argument("--steps", type=int, default=40, help="of each run (40)")
-    parser.add_argument("--warm-up", type=int, default=10, help="steps at the beginning that do not count (10)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
-    parser.add_argument("--threads", type=int, default=1, help="of each (1)")
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--hopmix", type=Path, default=ROOT / "build/bin/hopmix", metavar="FILE", help="the program (build/bin/hopmix)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it")
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="a config of the task text with bytes as tokens")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `hopmix train`")
+    parser.add_argument("--steps", type=int, default=40, help="steps per run (40)")
+    parser.add_argument("--warm-up", type=int, default=10, help="initial steps that do not count (10)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each program (3)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each program (1)")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="bfloat16 uses autocast")
+    parser.add_argument("--no-compile", action="store_true", help="skip torch.compile")
+    parser.add_argument("--hopmix", type=Path, default=ROOT / "build/bin/hopmix", metavar="FILE", help="the hopmix program (build/bin/hopmix)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     options = parser.parse_args()
     if not options.hopmix.is_file():
-        parser.error(f"--hopmix: '{options.hopmix}' is not there; `make build` makes it")
+        parser.error(f"--hopmix: '{options.hopmix}' does not exist; build it with `make build`")
     if not options.config.is_file():
         parser.error(f"'{options.config}' is not a file")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json: '{options.json.parent}' is not a folder")
     if not 0 <= options.warm_up < options.steps:
-        parser.error(f"--warm-up {options.warm_up}: must be from 0 to less than --steps, {options.steps}")
+        parser.error(f"--warm-up {options.warm_up}: must be at least 0 and below --steps, {options.steps}")
     for name in ("rounds", "threads"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: must be at least 1")
@@ -317,7 +317,7 @@ def main():
         print(f"train_peers.py: {failure}", file=sys.stderr)
         return 2
     same = "the same model" if everything["same_model"] else "attention of the same sizes"
-    print(f"{options.config}: {everything['tokens_per_step']} tokens a step, {options.precision}, {options.threads} thread"
+    print(f"{options.config}: {everything['tokens_per_step']} tokens per step, {options.precision}, {options.threads} thread"
           f"{'' if options.threads == 1 else 's'}; PyTorch trains {same}")  # fmt: skip
     print_table(results)
     if options.json:

@@ -14,12 +14,12 @@
 namespace hopmix {
 namespace {
 
-// What the linear program starts from: a good routing by weights, which costs less than the rounds
-// of column generation that it saves.
+// The gap of the routing by weights that the linear program starts from. It costs less than the
+// rounds of column generation it saves.
 constexpr double kStartGap = 0.01;
 constexpr int64_t kStartRounds = 100;
 
-constexpr double kExact = 1e-8;  // a gap that is rounding alone
+constexpr double kExact = 1e-8;  // smaller gaps are rounding error
 
 void check(const CongestionOptions& options) {
   const auto not_negative = [](const char* name, auto value) {
@@ -108,7 +108,7 @@ Congestion congestion(const Pattern& pattern, const CongestionOptions& options) 
   result.fractional = routing.congestion;
   if (options.integral) {
     result.upper = route_whole(problem, routing, options);
-    // A whole routing is a fractional one too.
+    // An integral routing is also a fractional one.
     result.fractional = std::min(*result.fractional, static_cast<double>(*result.upper));
   }
   if (problem.inputs > 0) result.gap = 1 - result.proven / *result.fractional;

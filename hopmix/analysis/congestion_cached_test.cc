@@ -1,5 +1,5 @@
-// The figures of docs/congestion.md: the table, and when the fractional optimum of a cached pattern
-// is the cut bound.
+// The figures of docs/congestion.md: the table, and for which patterns the fractional optimum
+// equals the cut bound.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Congestion solve(const std::string& spec, int64_t n) {
   return c;
 }
 
-// Of exact figures: fractions with small denominators.
+// For exact figures, which are fractions with small denominators.
 bool equals_cut(const Congestion& c) { return *c.fractional <= c.cut * (1 + 1e-7); }
 
 // cached(f) for every f whose offsets below 2n are 1 and the subset `bits` of 2 .. 2n-1.
@@ -81,7 +81,7 @@ TEST(CongestionCached, WindowsDoNotMeetTheCut) {
   }
 }
 
-// Random offsets from 1 on, of gaps up to 12 that are even, or grow, or grow by a factor.
+// Random offsets starting at 1, with gaps up to 12 that are even, or grow, or grow by a factor.
 std::string random_cached(int64_t n, std::mt19937& random) {
   const int64_t widest = 1 + random() % 12, kind = random() % 3, factor = random() % 15;
   std::string spec = "cached(offsets(1";
@@ -106,8 +106,8 @@ TEST(CongestionCached, RandomPatternsMostlyMeetTheCut) {
     most = std::max(most, *c.fractional - c.cut);
   }
   EXPECT_EQ(unequal, 51);
-  EXPECT_NEAR(most, 31.0 / 64, 1e-7);  // of window(32), n = 33
-  // Nor are large cuts safe.
+  EXPECT_NEAR(most, 31.0 / 64, 1e-7);  // window(32), n = 33
+  // Large cuts are no guarantee either.
   const Congestion c = solve("cached(offsets(1,7,13,16,21,27,34,48))", 40);
   EXPECT_NEAR(*c.fractional, 54.0 / 7, 1e-7);
   EXPECT_NEAR(c.cut, 7.2, 1e-12);
@@ -140,8 +140,8 @@ TEST(CongestionCached, Table) {
   }
 }
 
-// Past the exact part of the table the cut bound from below and a whole routing from above are less
-// than 1 apart.
+// Beyond the exact part of the table, the cut bound from below and an integral routing from above
+// differ by less than 1.
 TEST(CongestionCached, LargeTable) {
   const auto expect = [](const char* spec, int64_t n, double cut, int64_t upper) {
     const Congestion c = congestion(Pattern(spec, 2 * n));

@@ -149,7 +149,7 @@ TEST(Congestion, ManyInputs) {
     const Congestion c = of(spec, 500);
     expect_ordered(c, spec);
     EXPECT_LE(c.gap, 0.02) << spec;
-    // The whole routing is as good as one can be here.
+    // The integral routing is optimal here.
     EXPECT_EQ(*c.upper, static_cast<int64_t>(std::ceil(c.proven * (1 - 1e-9)))) << spec;
   }
 }

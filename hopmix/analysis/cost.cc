@@ -6,11 +6,11 @@
 namespace hopmix {
 namespace {
 
-// `row(i)` returns the tokens that i reads. It is asked once for each i, ascending.
+// `row(i)` returns the tokens that i reads. Called once for each i, ascending.
 template <class Row>
 Cost cost_of_rows(int64_t n, Row row) {
   Cost cost;
-  std::vector<int64_t> last_reader(n);  // itself while nobody reads it
+  std::vector<int64_t> last_reader(n);  // the token itself until a later token reads it
   for (int64_t i = 0; i < n; ++i) {
     last_reader[i] = i;
     const std::span<const int32_t> cols = row(i);
@@ -18,7 +18,7 @@ Cost cost_of_rows(int64_t n, Row row) {
     cost.reads_total += static_cast<int64_t>(cols.size());
     cost.reads_max = std::max(cost.reads_max, static_cast<int64_t>(cols.size()));
   }
-  // Token j is live after tokens j .. last_reader[j] - 1: the sums of +1 at j and -1 at
+  // Token j is live after tokens j .. last_reader[j] - 1: prefix sums of +1 at j and -1 at
   // last_reader[j].
   cost.cache.assign(n, 0);
   for (int64_t j = 0; j < n; ++j) {

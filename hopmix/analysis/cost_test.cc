@@ -7,7 +7,7 @@
 namespace hopmix {
 namespace {
 
-// The definitions, word by word, on a dense matrix.
+// The definitions, taken literally, on a dense matrix.
 Cost literal(const Pattern& pattern) {
   const int64_t n = pattern.size();
   std::vector<std::vector<bool>> reads(n, std::vector<bool>(n));

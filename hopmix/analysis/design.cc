@@ -17,13 +17,13 @@
 namespace hopmix {
 namespace {
 
-constexpr int64_t kMostReads = 64;  // searched
+constexpr int64_t kMostReads = 64;  // the search stops there
 constexpr int64_t kMostTokens = 8192;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Offsets = std::vector<int64_t>;  // ascending
 
-/// What is searched: offsets(plain) | cached(offsets(lattice)); either may be empty.
+/// A candidate: offsets(plain) | cached(offsets(lattice)); either may be empty.
 struct Genome {
   Offsets plain, lattice;
 };
@@ -48,8 +48,8 @@ std::string to_spec(const Genome& genome) {
   return genome.plain.empty() ? lattice : offsets_spec(genome.plain) + "|" + lattice;
 }
 
-// The objective of one genome within a cell; infinite when it is over the limits or leaves a pair
-// without a path.
+// The objective of one genome in a cell; infinite if it exceeds the limits or leaves a pair without
+// a path.
 class Scorer {
  public:
   Scorer(int64_t n, Objective objective) : n_(n), objective_(objective), offsets_(n) {}
@@ -78,7 +78,7 @@ class Scorer {
   int64_t evaluations() const { return evaluations_; }
 
  private:
-  // The bounds on congestion, which cost little. Hops break ties and weigh little beside them.
+  // The bounds on congestion, which are cheap. Hops, with a small weight, break ties.
   static double congestion_like(double distance, const CopyProblem& problem, double mean_hops) {
     return std::max(distance, cut_bound(problem)) + 0.01 * mean_hops;
   }
@@ -100,8 +100,8 @@ void insert(Offsets& offsets, int64_t f) {
   if (at == offsets.end() || *at != f) offsets.insert(at, f);
 }
 
-// Changes one offset of `offsets`; 1 stays, so that every token is reached. At most `count`
-// offsets, none above `most`.
+// Changes one of `offsets`, but keeps 1, so that every token is reached. At most `count` offsets,
+// none above `most`.
 void mutate(Offsets& offsets, int64_t count, int64_t most, std::mt19937_64& random) {
   const auto size = static_cast<int64_t>(offsets.size());
   const double choice = unit(random);
@@ -133,7 +133,7 @@ Offsets geometric(int64_t count, int64_t most) {
   return offsets;
 }
 
-// c k^2 + 1, with its last at most `most`.
+// c k^2 + 1, the last value at most `most`.
 Offsets quadratic(int64_t count, int64_t most) {
   Offsets offsets = {1};
   const double last = static_cast<double>(std::max<int64_t>(1, count - 1));
@@ -157,18 +157,18 @@ class Annealing {
       : scorer_(scorer),
         cell_(cell),
         family_(family),
-        // What an f pattern keeps is about its largest offset, unless it is near the end.
+        // An f pattern keeps about as many tokens as its largest offset, unless that is close to n.
         most_plain_(std::min(n - 1, cell.cache >= n / 2 ? n - 1 : cell.cache)),
         most_lattice_(n - 1),
         random_(std::move(random)) {}
 
-  // `start` is one more start to try, for a mixed family the lattice to begin from.
+  // `start` is an additional start to try; for a mixed family, the lattice to begin from.
   Found run(int64_t evaluations, const Found& start, const std::function<bool()>& go_on) {
     Found now = start;
     for (const Genome& genome : starts()) consider(now, genome);
     if (!std::isfinite(now.score)) return now;
     Found best = now;
-    constexpr double kHot = 0.03, kCold = 0.0005;  // as shares of the best score
+    constexpr double kHot = 0.03, kCold = 0.0005;  // temperatures, relative to the best score
     for (int64_t e = 0; e < evaluations && go_on(); ++e) {
       const double done = static_cast<double>(e) / static_cast<double>(evaluations);
       const double temperature = best.score * kHot * std::pow(kCold / kHot, done);
@@ -184,7 +184,7 @@ class Annealing {
   }
 
  private:
-  // Leaves out offsets that gain nothing, such as those that always round to another's token.
+  // Drops offsets that gain nothing, such as those that always round to the token of another.
   void prune(Found& best) {
     for (Offsets Genome::*part : {&Genome::plain, &Genome::lattice}) {
       for (size_t k = (best.genome.*part).size(); k-- > 0;) {
@@ -216,7 +216,9 @@ class Annealing {
   }
 
   Genome mutated(Genome genome) {
-    // Reads that round to the same token leave a lattice fewer than its offsets.
+    // A lattice may read fewer tokens than it has offsets, because reads that round to the same
+    // token
+    // merge.
     const int64_t room = cell_.reads + cell_.reads / 2;
     switch (family_) {
       case Family::kPlain:
@@ -253,7 +255,7 @@ void check(const DesignOptions& options) {
   at_least("n", options.n, 2);
   if (options.n > kMostTokens) {
     throw Error("n " + std::to_string(options.n) + " must be at most " +
-                std::to_string(kMostTokens) + ": every pattern tried takes a search of all pairs");
+                std::to_string(kMostTokens) + ": each candidate requires a search over all pairs");
   }
   at_least("reads", options.reads.value_or(1), 1);
   at_least("cache", options.cache.value_or(1), 1);
@@ -282,14 +284,14 @@ DesignPoint measure(const std::string& spec, const DesignOptions& options,
   return point;
 }
 
-// The limits to search: each after the looser ones.
+// The limits to search, looser ones first.
 std::vector<Cell> make_cells(const DesignOptions& options,
                              const std::vector<DesignPoint>& references) {
   const int64_t most = options.n - 1;
   const Cell asked{std::min({options.reads.value_or(most), most, kMostReads}),
                    std::min(options.cache.value_or(most), most)};
   std::set<Cell> cells;
-  // A token keeps at least what the next one reads.
+  // The cache holds at least what the next token reads.
   const auto add = [&](int64_t reads, int64_t cache) {
     cells.insert({std::min(reads, cache), cache});
   };
@@ -313,7 +315,7 @@ double objective_of(const DesignPoint& point) {
   return point.mean_hops.value_or(kInfinity);
 }
 
-// What nothing can be shown to be below: for congestion, the bound.
+// A proven lower bound on a point's objective: for congestion, `proven`; infinite if there is none.
 double proven_of(const DesignPoint& point) {
   if (!point.congestion) return objective_of(point);
   return point.congestion->fractional ? point.congestion->proven : kInfinity;
@@ -378,7 +380,7 @@ Design design(const DesignOptions& options) {
   };
   for (const Cell& cell : cells) {
     if (!go_on()) break;
-    // A cell's numbers do not depend on which others are searched.
+    // Each cell has its own random numbers, so its result does not depend on the other cells.
     const auto anneal = [&](Family family, int64_t evaluations, const Found& start) {
       std::seed_seq seeds{static_cast<int64_t>(options.seed >> 32),
                           static_cast<int64_t>(options.seed & 0xffffffff), cell.reads, cell.cache,

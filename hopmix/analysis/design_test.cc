@@ -19,7 +19,7 @@ const DesignPoint* find(const Design& design, const std::string& spec) {
   return nullptr;
 }
 
-// Every figure again from the spec, and the front by its definition.
+// Recomputes every figure from the spec, and the front from its definition.
 void expect_sound(const Design& design, const DesignOptions& options) {
   for (const DesignPoint& point : design.points) {
     const Pattern pattern(point.spec, options.n);
@@ -73,7 +73,7 @@ TEST(Design, ObeysItsLimits) {
   }
 }
 
-// The promise: at their own reads and cache and n = 1024, fewer hops.
+// The search finds fewer hops than the paper's patterns at their own reads and cache, n = 1024.
 TEST(Design, BeatsThePapersPatterns) {
   for (const char* spec : {"2^k", "cached(2^k)", "k^2+1", "cached(k^2+1)"}) {
     const Pattern pattern(spec, 1024);
@@ -148,7 +148,7 @@ TEST(Design, LittleCongestionWithinACache) {
   expect_sound(found, options);
 }
 
-// Without a limit on the cache the distance decides: an offset of n / 2 copies in one hop.
+// Without a limit on the cache, only the distance matters: an offset of n / 2 copies in one hop.
 TEST(Design, LittleCongestionWithinReads) {
   DesignOptions options;
   options.n = 96;

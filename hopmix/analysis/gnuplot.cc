@@ -11,7 +11,7 @@
 namespace hopmix {
 namespace {
 
-constexpr int kLinesBefore = 2;  // of ours, before the script
+constexpr int kLinesBefore = 2;  // our own lines before the script
 
 std::string terminal(const std::filesystem::path& output, int width, int height) {
   const std::string size = " size " + std::to_string(width) + "," + std::to_string(height);
@@ -22,8 +22,8 @@ std::string terminal(const std::filesystem::path& output, int width, int height)
   throw Error("plot file '" + output.string() + "' must end in .svg or .png");
 }
 
-// The line that says what is wrong, as "line 3: invalid command" with the script's own numbers.
-// gnuplot echoes the command and marks the place before it.
+// The line that says what is wrong, such as "line 3: invalid command", with line numbers of the
+// script. gnuplot echoes the command and marks the position on the lines before it.
 std::string complaint(const std::string& messages) {
   std::istringstream in(messages);
   std::string first;
@@ -33,7 +33,7 @@ std::string complaint(const std::string& messages) {
     int number = 0, read = 0;
     if (std::sscanf(line.c_str(), "\"/dev/stdin\" line %d: %n", &number, &read) == 1) {
       const std::string what(text.substr(read));
-      return number <= kLinesBefore ? what  // of the output file
+      return number <= kLinesBefore ? what  // an error about the output file
                                     : "line " + std::to_string(number - kLinesBefore) + ": " + what;
     }
     if (first.empty()) first = text;
@@ -57,7 +57,7 @@ void plot(const std::string& script, const std::filesystem::path& output, int wi
   const std::string commands = terminal(output, width, height) + "\nset output " +
                                gnuplot_string(temporary_for(output).string()) + "\n" + script +
                                "\nunset output\n";
-  // Given as a file, so that messages have line numbers.
+  // Pass the script as a file, so that messages have line numbers.
   const Drawn drawn = draw({"gnuplot", "/dev/stdin"}, commands, output);
   if (!drawn.done) {
     throw Error("cannot plot '" + output.string() +

@@ -1,4 +1,4 @@
-// Plots through the program gnuplot (5.4 or later).
+// Plots with gnuplot (5.4 or later).
 #pragma once
 
 #include <filesystem>
@@ -6,10 +6,10 @@
 
 namespace hopmix {
 
-/// Draws `script` (gnuplot commands, with data as inline blocks) into `output`, .svg or .png by its
-/// ending, `width` by `height` in pixels. Terminal and output are set before the script runs. The
-/// file appears whole or not at all. Throws Error naming the file for another ending, a missing
-/// gnuplot, a script that gnuplot refuses (with its message) and a place that cannot be written.
+/// Draws `script` (gnuplot commands, with data as inline blocks) to `output`, which must end in
+/// .svg or .png, `width` by `height` pixels. Sets terminal and output before running the script.
+/// Writes the file atomically. Throws Error naming the file if the ending is wrong, gnuplot is
+/// missing or rejects the script (with its message), or the file cannot be written.
 void plot(const std::string& script, const std::filesystem::path& output, int width, int height);
 
 /// `text` as a gnuplot string constant, quotes included.

@@ -20,7 +20,7 @@ class Gnuplot : public testing::Test {
     return error_of([&] { plot(script, output, 300, 200); });
   }
 
-  // Nothing is left behind.
+  // No temporary files remain.
   int files() const {
     return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_), {}));
   }

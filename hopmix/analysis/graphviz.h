@@ -1,4 +1,4 @@
-// Graphs through the program dot of Graphviz (2.40 or later).
+// Graphs with Graphviz's dot (2.40 or later).
 #pragma once
 
 #include <filesystem>
@@ -6,9 +6,9 @@
 
 namespace hopmix {
 
-/// Lays out `graph` (Graphviz's language) into `output`, .svg or .png by its ending, whole or not
-/// at all. Throws Error naming the file for another ending, a missing dot, a graph that dot refuses
-/// (with its message) and a place that cannot be written.
+/// Lays out `graph` (in Graphviz's language) and writes it to `output`, which must end in .svg or
+/// .png, atomically. Throws Error naming the file if the ending is wrong, dot is missing or rejects
+/// the graph (with its message), or the file cannot be written.
 void draw_graph(const std::string& graph, const std::filesystem::path& output);
 
 }  // namespace hopmix

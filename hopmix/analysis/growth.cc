@@ -9,16 +9,16 @@
 namespace hopmix {
 namespace {
 
-constexpr double kFlat = 0.05;  // a smaller exponent is none, nor is a smaller relative change
-// A power this small and a logarithm differ by less than the rounding of small counts.
+constexpr double kFlat = 0.05;  // smaller exponents and relative changes count as constant
+// A smaller power differs from a logarithm by less than the rounding of small counts.
 constexpr double kSlow = 0.15, kSlowSlack = 2;
-constexpr size_t kFewest = 3;  // as many parameters as samples fit anything
+constexpr size_t kFewest = 3;  // two parameters fit any two samples
 
 struct Line {
   double intercept = 0, slope = 0;
 };
 
-// Weighted least squares; `x` holds at least two different numbers.
+// Weighted least squares; `x` must have at least two distinct values.
 Line fit_line(const std::vector<double>& x, const std::vector<double>& y,
               const std::vector<double>& weight) {
   double sum = 0, mean_x = 0, mean_y = 0;
@@ -37,7 +37,7 @@ Line fit_line(const std::vector<double>& x, const std::vector<double>& y,
   return {mean_y - xy / xx * mean_x, xy / xx};
 }
 
-// Of fitted(i) against `y`, relative.
+// Root mean square of the relative residuals of fitted(i) against `y`.
 template <class Fitted>
 double residual(const std::vector<double>& y, Fitted fitted) {
   double squares = 0;

@@ -23,12 +23,12 @@ std::string fitted(const std::vector<Sample>& samples) { return fit_growth(sampl
 
 TEST(Growth, KnownSeries) {
   EXPECT_EQ(fitted(series([](double) { return 7; })), "1");
-  EXPECT_EQ(fitted(series([](double n) { return 8 - 36 / n; })), "1");          // window(8) a token
+  EXPECT_EQ(fitted(series([](double n) { return 8 - 36 / n; })), "1");  // window(8), per token
   EXPECT_EQ(fitted(series([](double n) { return std::min(n, 500.0); })), "1");  // levels off
   EXPECT_EQ(fitted(series([](double n) { return std::log2(n); })), "log n");
   EXPECT_EQ(fitted(series([](double n) { return std::floor(std::log2(n)) + 1; })), "log n");
   EXPECT_EQ(fitted(series([](double n) { return 3 * std::log(n) - 2; })), "log n");
-  // Whole numbers near log n / log 1.618, as the cache of cached(fib).
+  // Integers near log n / log 1.618, like the cache of cached(fib).
   EXPECT_EQ(fitted({{4096, 17}, {8192, 18}, {16384, 19}, {32768, 21}, {65536, 22}, {131072, 23}}),
             "log n");
   EXPECT_EQ(fitted({{4096, 17}, {8192, 17}, {16384, 19}, {32768, 20}, {65536, 22}, {131072, 23}}),

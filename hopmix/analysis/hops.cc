@@ -30,7 +30,7 @@ void add_pairs(std::vector<int64_t>& pairs, size_t h, int64_t count) {
   pairs[h] += count;
 }
 
-// Who reads each token: the transpose of a pattern. `row(i)` returns the tokens that i reads.
+// The readers of each token: the transpose of a pattern. `row(i)` returns the tokens that i reads.
 template <class Row>
 Csr transpose(int64_t n, Row row) {
   Csr readers;
@@ -48,8 +48,8 @@ Csr transpose(int64_t n, Row row) {
 }
 
 // Breadth-first search from 64 targets at once (Then et al., "The More the Merrier", VLDB 2014):
-// bit b of a token's word is about target first + b. A token comes back only when another bit
-// reaches it.
+// bit b of a token's word stands for target first + b. A token is visited again only when another
+// bit reaches it.
 class Search {
  public:
   explicit Search(const Csr& readers)

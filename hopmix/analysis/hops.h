@@ -10,27 +10,24 @@
 
 namespace hopmix {
 
-/// Exact, over all pairs j < i.
+/// Exact hops over all pairs j < i.
 struct Hops {
-  std::vector<int64_t>
-      pairs;                // pairs[h] pairs are h hops apart; pairs[0] = 0; ends at the largest h
-  int64_t unreachable = 0;  // pairs with no path
-  std::optional<int64_t>
-      diameter;  // the largest d, 0 when there are no pairs; none when a pair is unreachable
-  std::optional<double>
-      mean;  // the mean d, 0 when there are no pairs; none when a pair is unreachable
+  // pairs[h] pairs are h hops apart; pairs[0] = 0; ends at the largest h.
+  std::vector<int64_t> pairs;
+  int64_t unreachable = 0;          // pairs with no path
+  std::optional<int64_t> diameter;  // the largest d; 0 without pairs, none if a pair is unreachable
+  std::optional<double> mean;       // the mean d; 0 without pairs, none if a pair is unreachable
 };
 
-/// An f pattern takes O(n * offsets) time and O(n) memory. Any other takes a breadth-first search
-/// over its graph for every 64 targets, one in each bit of a word: at most O(reads * n / 64) times
-/// the distances that neighbouring targets differ by, and O(reads + n) memory. 16,384 tokens of
-/// cached(2^k) take a fraction of a second, a million take hours.
+/// An f pattern takes O(n * offsets) time and O(n) memory. Any other pattern takes one
+/// breadth-first search over its graph per 64 targets, one per bit of a word: at most O(reads * n /
+/// 64) times the differences in distance between neighbouring targets, and O(reads + n) memory.
+/// 16,384 tokens of cached(2^k) take a fraction of a second; a million take hours.
 Hops hops(const Pattern& pattern);
 Hops hops(const Csr& pattern);
 
-/// d(i, i - s) for s = 0 .. n - 1 of an f pattern, where it depends on s only: the fewest offsets,
-/// each used any number of times, that sum to s; -1 where none do. `offsets` ascend from at
-/// least 1. O(n * offsets).
+/// d(i, i - s) for s = 0 .. n - 1 of an f pattern, which depends only on s: the fewest offsets,
+/// with repetition, that sum to s; -1 if none do. `offsets` ascend from at least 1. O(n * offsets).
 std::vector<int32_t> hops_by_distance(const std::vector<int64_t>& offsets, int64_t n);
 
 }  // namespace hopmix

@@ -96,7 +96,7 @@ TEST(Hops, EqualsASearchFromEveryToken) {
       const Pattern pattern(spec, n);
       const Csr csr = to_csr(pattern);
       const std::string what = std::string(spec) + " n " + std::to_string(n);
-      expect_literal(hops(pattern), csr, what);  // the shortcut, where there is one
+      expect_literal(hops(pattern), csr, what);  // the shortcut, if there is one
       expect_literal(hops(csr), csr, what);
     }
   }

@@ -7,9 +7,9 @@
 namespace hopmix {
 namespace {
 
-// A little more than the text takes.
+// A little larger than the text.
 constexpr double kCharacter = 7.2, kLine = 14, kMarker = 8;
-constexpr double kCrossing = 300;  // the price of a line through what is not its own, in pixels
+constexpr double kCrossing = 300;  // cost, in pixels, of a line through another point or label
 constexpr int kRounds = 4, kDirections = 24;
 constexpr std::array<double, 8> kRadii = {11, 18, 28, 40, 54, 70, 90, 115};
 
@@ -41,7 +41,7 @@ struct Layout {
   const Box& panel;
   std::vector<std::optional<Box>> boxes;
 
-  // What it costs to put the label of point p into `box`.
+  // The cost of putting the label of point p into `box`.
   double cost(size_t p, const Box& box) const {
     const Point end = nearest_point(box, points[p]);
     double cost = 0;
@@ -50,11 +50,11 @@ struct Layout {
       const auto& [x, y] = points[q];
       const Box marker{x - kMarker, x + kMarker, y - kMarker, y + kMarker};
       cost += overlap({box.left - 3, box.right + 3, box.bottom, box.top}, marker);
-      // A line past another point would name that one. Points in one place cannot be helped.
+      // A line that passes another point would seem to label it. Unavoidable for coinciding points.
       const bool same = std::hypot(x - points[p][0], y - points[p][1]) < 3;
       if (!same && distance_to_segment(points[q], points[p], end) < kMarker) cost += kCrossing;
       if (!boxes[q]) continue;
-      // Wider than it is: two labels in a row must not read as one.
+      // Wider than the box, so that two adjacent labels do not read as one.
       const Box& other = *boxes[q];
       cost += 3 * overlap({box.left - 14, box.right + 14, box.bottom - 1, box.top + 1}, other);
       if (crosses(points[p], end, other)) cost += kCrossing;
@@ -83,7 +83,7 @@ std::vector<Box> place_labels(const std::vector<Point>& points,
         for (int direction = 0; direction < kDirections; ++direction) {
           const double angle = 2 * M_PI * direction / kDirections;
           const double cosine = std::cos(angle), sine = std::sin(angle);
-          // The near side of the label, or for one above or below its middle, is in that direction.
+          // The near side of the label (the middle, for one above or below) is in that direction.
           const double side = std::abs(cosine) < 0.2 ? 0 : std::copysign(half, cosine);
           const double x = points[p][0] + radius * cosine + side;
           const double y = points[p][1] + (radius + kLine / 2 - 4) * sine;

@@ -7,7 +7,7 @@
 namespace hopmix {
 namespace {
 
-// target |= source << shift, over as many words.
+// target |= source << shift, over bit sets of the same size.
 void or_shifted(std::vector<uint64_t>& target, const std::vector<uint64_t>& source, int64_t shift) {
   const int64_t words = static_cast<int64_t>(target.size()), whole = shift / 64;
   const int bits = static_cast<int>(shift % 64);
@@ -61,7 +61,7 @@ int64_t OffsetScorer::cache_peak(const std::vector<int64_t>& offsets) const {
   // Token t is kept until its last reader, t + f for the largest f that stays below n.
   int64_t peak = 0, live = 0;
   size_t k = offsets.size();
-  std::vector<int32_t> leaves(n_);  // how many leave at each token
+  std::vector<int32_t> leaves(n_);  // number of tokens dropped at each token
   for (int64_t t = 0; t < n_; ++t) {
     while (k > 0 && t + offsets[k - 1] >= n_) --k;
     if (k > 0) {

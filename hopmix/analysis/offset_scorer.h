@@ -1,4 +1,4 @@
-// Mean hops and cache of offset sets, fast enough to search millions. Private to this folder.
+// Mean hops and cache of offset sets, fast enough to score millions. Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ class OffsetScorer {
  public:
   explicit OffsetScorer(int64_t n);
 
-  /// The mean of d over all pairs j < i (see hops.h); infinite when some pair has no path. With bit
-  /// sets: O(offsets * n / 64) for each hop of the diameter. `offsets` ascend from at least 1.
+  /// The mean of d over all pairs j < i (see hops.h); infinite if some pair has no path. Uses bit
+  /// sets: O(offsets * n / 64) per hop of the diameter. `offsets` ascend from at least 1.
   double mean_hops(const std::vector<int64_t>& offsets);
 
-  /// Tokens that a later token still reads, at most (see cost.h). O(n + offsets).
+  /// The peak number of tokens that a later token still reads (see cost.h). O(n + offsets).
   int64_t cache_peak(const std::vector<int64_t>& offsets) const;
 
  private:
   int64_t n_, words_;
-  std::vector<uint64_t> unseen_, fresh_, next_;  // bit s is about distance s
+  std::vector<uint64_t> unseen_, fresh_, next_;  // bit s stands for distance s
 };
 
 }  // namespace hopmix

@@ -1,4 +1,4 @@
-// The points of a set that no other point beats.
+// Pareto fronts.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace hopmix {
 
-/// Whether `a` is at most `b` in every coordinate and below it in one.
+/// Whether `a` is at most `b` in every coordinate and smaller in at least one.
 bool dominates(const std::vector<double>& a, const std::vector<double>& b);
 
-/// For each point whether no other dominates it; of equal points the first alone is on the front.
-/// All points have the same number of coordinates, smaller is better. O(points^2).
+/// For each point, whether no other dominates it; of equal points only the first is on the front.
+/// All points must have the same number of coordinates; smaller is better. O(points^2).
 std::vector<bool> pareto_front(const std::vector<std::vector<double>>& points);
 
 }  // namespace hopmix

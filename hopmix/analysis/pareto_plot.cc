@@ -17,7 +17,7 @@ constexpr double kLeft = 95, kRight = 25, kTop = 60, kBottom = 70;  // margins i
 constexpr int kPanelWidth = 700;
 constexpr double kColorbox = 130;
 
-// A logarithmic axis over pixels.
+// A logarithmic axis mapped to pixels.
 struct Axis {
   double low, high, from, to;
   double pixel(double value) const {
@@ -27,7 +27,7 @@ struct Axis {
 
 Axis make_axis(const std::vector<double>& values, double from, double to) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  // One value alone has room for some tics on either side.
+  // Leave room for some tics on either side of a single value.
   const double margin = *most > *least ? std::max(1.15, std::pow(*most / *least, 0.12)) : 2;
   return {*least / margin, *most * margin, from, to};
 }
@@ -38,14 +38,14 @@ std::string number(double value) {
   return text;
 }
 
-// What a tic is called, in few letters: the axis label stands beside it.
+// A short name for a tic, so that it does not run into the axis label.
 std::string short_number(double value) {
   return value < 1e4   ? number(value)
          : value < 1e6 ? number(value / 1e3) + "k"
                        : number(value / 1e6) + "M";
 }
 
-// 1, 2, 5, 10, ... within the axis; more of them where those are few.
+// 1, 2, 5, 10, ... within the axis; a finer series if those are few.
 std::string tics(const Axis& axis) {
   std::vector<std::string> list;
   for (const std::vector<double>& steps :
@@ -131,8 +131,8 @@ std::string draw_panel(const Panel& panel, int index, double width, bool colorbo
             number(area.top / kParetoHeight) + "\n";
   script += "set xrange [" + number(x.low) + ":" + number(x.high) + "]\nset yrange [" +
             number(y.low) + ":" + number(y.high) + "]\nset xtics " + tics(x) + "\nset ytics " +
-            tics(y) + "\nset xlabel 'reads a token'\nset ylabel " + gnuplot_string(panel.y_label) +
-            "\n";
+            tics(y) + "\nset xlabel 'reads per token'\nset ylabel " +
+            gnuplot_string(panel.y_label) + "\n";
   script += colorbox ? "set colorbox user origin " +
                            screen((index + 1) * kPanelWidth + 15, kBottom).substr(7) + " size " +
                            screen(16, area.top - area.bottom).substr(7) + "\n"
@@ -146,7 +146,7 @@ std::string draw_panel(const Panel& panel, int index, double width, bool colorbo
          " using 1:2 with points pointtype 6 pointsize 1.5 linecolor rgb '#202020' notitle\n";
 }
 
-// Those with something to show.
+// The panels that have points.
 std::vector<Panel> make_panels(const std::vector<PlottedPattern>& patterns) {
   Panel hops{"mean hops", {}, {}, {}, {}}, congestion{"congestion", {}, {}, {}, {}};
   for (const PlottedPattern& pattern : patterns) {
@@ -183,7 +183,7 @@ std::string pareto_script(const std::vector<PlottedPattern>& patterns, const std
       " noenhanced\nset logscale xy\n"
       "set logscale cb\nset border 3\nset tics out nomirror\n"
       "set grid linetype 1 linecolor rgb '#e0e0e0'\n"
-      // Viridis: even in lightness and told apart without colour.
+      // Viridis: perceptually uniform, and readable without colour.
       "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#fde725')\n"
       "set cblabel 'cache (tokens)' offset 0.7,0\nset cbrange [" +
       number(least) + ":" + number(most) + "]\nset cbtics " + tics({least, most, 0, 1}) + "\n";

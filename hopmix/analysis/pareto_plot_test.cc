@@ -77,7 +77,7 @@ TEST(ParetoPlot, WhatHasNoPathIsLeftOut) {
   EXPECT_NE(script.find("'congestion'"), std::string::npos);
 }
 
-// Five figures would push the name of the axis off the picture.
+// Five digits would push the axis label off the plot.
 TEST(ParetoPlot, LargeTicsAreShort) {
   const std::string script =
       pareto_script({{"window(1)", 1, 1, 33333, {}}, {"2^k", 18, 131072, 8.5, {}}}, "t");

@@ -29,8 +29,7 @@ struct Close {
 };
 using File = std::unique_ptr<std::FILE, Close>;
 
-// Files without a name rather than pipes: neither side can block the other or die of the other's
-// end.
+// Unnamed files rather than pipes, so that neither side can block or kill the other.
 File nameless(const std::filesystem::path& output) {
   File file(std::tmpfile());
   if (!file) fail(output, std::string("no temporary file: ") + std::strerror(errno));
@@ -48,7 +47,7 @@ std::string contents(std::FILE* file) {
 }
 
 struct End {
-  bool found = false;  // whether there is such a program
+  bool found = false;  // whether the program exists
   int status = 0;
   std::string messages;
 };

@@ -1,4 +1,4 @@
-// Draws files through other programs, such as gnuplot. Private to this folder.
+// Runs external programs, such as gnuplot, to draw files. Private to this folder.
 #pragma once
 
 #include <filesystem>
@@ -7,19 +7,19 @@
 
 namespace hopmix {
 
-/// `output` with .tmp at its end: where a program is to write before the file takes its name.
+/// `output` with .tmp appended: where a program must write before the file is renamed.
 std::filesystem::path temporary_for(const std::filesystem::path& output);
 
-/// What came of a drawing.
+/// The result of running a program.
 struct Drawn {
   bool done = false;
   std::string messages;  // what the program wrote to stdout and stderr
 };
 
-/// Runs `command` (a program on PATH, then its arguments) with `input` as its standard input; when
-/// it ends well, what it wrote at temporary_for(output) becomes `output`, whole or not at all.
-/// Throws Error naming the output for a missing program and a place that cannot be written; a
-/// program that refuses is for the caller to explain.
+/// Runs `command` (a program on PATH and its arguments) with `input` as standard input. If it
+/// succeeds, renames what it wrote at temporary_for(output) to `output`. Throws Error naming the
+/// output if the program is missing or the file cannot be written; if the program itself fails, the
+/// caller reports why.
 Drawn draw(const std::vector<std::string>& command, const std::string& input,
            const std::filesystem::path& output);
 

@@ -12,7 +12,7 @@
 namespace hopmix {
 namespace {
 
-// The largest x >= 0 that satisfies `within`, which holds from 0 up to some x and not beyond.
+// The largest x >= 0 with `within(x)`, which must hold exactly from 0 up to some x.
 int64_t largest(int64_t high, const std::function<bool(int64_t)>& within) {
   int64_t low = 0;
   while (low < high) {
@@ -24,7 +24,7 @@ int64_t largest(int64_t high, const std::function<bool(int64_t)>& within) {
 
 struct Named {
   const char* spec;
-  std::function<int64_t(int64_t)> count;  // of k with f(k) <= i, for i >= 1, without the pattern
+  std::function<int64_t(int64_t)> count;  // number of k with f(k) <= i, i >= 1, by a formula
 };
 
 std::vector<Named> functions() {
@@ -92,7 +92,7 @@ PropositionRow lower_row(const char* spec, int64_t n) {
   const Congestion known = congestion(Pattern(spec, n), options);
   const std::vector<int32_t> hops = hops_by_distance(Pattern(spec, n).offsets(), n);
   const double bound = (hops[n / 2] + 1) / 2.0;
-  // Linear programming leaves rounding in the last digits.
+  // Allow for rounding in the linear program.
   const double measured = known.fractional.value_or(std::nan(""));
   return {"4.7 congestion >= (d + 1) / 2", spec, n, "fractional congestion", measured, ">=", bound,
           measured >= bound - 1e-9 * bound};
@@ -144,7 +144,7 @@ std::vector<PropositionRow> measure_propositions(int64_t hops_tokens, int64_t co
   for (int64_t n = 100; n <= hops_tokens; n *= 10) rows.push_back(binary_row(n));
   for (int64_t n = 100; n <= hops_tokens; n *= 10) rows.push_back(lagrange_row(n));
   for (const Named& f : functions()) {
-    // Whole lengths whose halves are 2^m - 1, for 2^k the farthest, and 2^m.
+    // Lengths with 2^m - 1 inputs, the worst distance for 2^k, and with 2^m inputs.
     for (int64_t half = 8; 2 * half <= congestion_tokens; half *= 2) {
       for (const int64_t n : {2 * half - 2, 2 * half}) {
         rows.push_back(lower_row(f.spec, n));

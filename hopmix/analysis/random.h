@@ -1,5 +1,5 @@
-// Random whole numbers that are the same on every machine (the standard's distributions are not).
-// Private to this folder.
+// Random integers that are the same on every machine, unlike the standard distributions. Private to
+// this folder.
 #pragma once
 
 #include <cstdint>

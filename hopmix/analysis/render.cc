@@ -13,17 +13,16 @@ namespace hopmix {
 namespace {
 
 constexpr int64_t kSigns = 32, kHalfBlocks = 64,
-                  kDots = 128;      // the most tokens a side drawn with each
-constexpr int64_t kPlotted = 256;   // cells a side of a matrix
-constexpr int64_t kSearched = 128;  // of a heat map
+                  kDots = 128;      // the most tokens per side drawn with each
+constexpr int64_t kPlotted = 256;   // cells per side of a matrix
+constexpr int64_t kSearched = 128;  // cells per side of a heat map
 constexpr int64_t kCurvePoints = 2000;
-constexpr int32_t kSteps = 12;  // hops with a colour of their own
+constexpr int32_t kSteps = 12;  // number of hop counts with their own colour
 constexpr size_t kTitle = 60;
 
 std::string text(int64_t number) { return std::to_string(number); }
 
-// Lines of `width` cells, each the UTF-8 text of cell(row, col); blank cells at the end of a line
-// are left out.
+// Lines of `width` cells, each the UTF-8 text of cell(row, col), without trailing blank cells.
 template <class Cell>
 std::string lines(int64_t height, int64_t width, const std::string& blank, Cell cell) {
   std::string all;
@@ -84,8 +83,8 @@ std::string title(const Pattern& pattern) {
   return spec + ", " + text(pattern.size()) + " tokens";
 }
 
-// The square of a matrix over n tokens, row 0 on top: grey where nothing can be, white where it
-// could.
+// The axes of a matrix over n tokens, row 0 at the top: grey where reads are impossible, white
+// elsewhere.
 std::string triangle_axes(int64_t n, const std::string& x_label) {
   const std::string end = text(std::max<int64_t>(1, n)) + "-0.5";
   return "set xrange [-0.5:" + end + "]\nset yrange [" + end +
@@ -98,7 +97,7 @@ std::string triangle_axes(int64_t n, const std::string& x_label) {
          " to -0.5,-0.5 behind fillcolor rgb '#ffffff' fillstyle solid noborder\n";
 }
 
-// Viridis, which is even in lightness and told apart without colour; reversed, so that far is dark.
+// Viridis is perceptually uniform and readable without colour. Reversed, so that far is dark.
 constexpr int kViridis[][3] = {{0xfd, 0xe7, 0x25},
                                {0x5e, 0xc9, 0x62},
                                {0x21, 0x91, 0x8c},
@@ -120,8 +119,8 @@ std::string viridis(double share) {
   return code;
 }
 
-// The colours of 1 .. `largest` hops: a step each if they are few. (The steps of gnuplot's own
-// maxcolors do not agree with their cells when there are 2 or 3.)
+// The colours of 1 .. `largest` hops, in steps if there are few. (gnuplot's own maxcolors puts the
+// steps in the wrong place for 2 or 3 of them.)
 std::string hops_palette(int32_t largest) {
   const bool few = largest <= kSteps;
   const int32_t colors = few ? largest : static_cast<int32_t>(std::size(kViridis));
@@ -173,8 +172,8 @@ std::string matrix_script(const Pattern& pattern) {
   const int64_t n = pattern.size();
   const Grid grid = coarsen(pattern, kPlotted);
   const double half = static_cast<double>(grid.scale) / 2;
-  // x, y and shade of each cell with reads. A block must not be empty, so a cell outside the axes
-  // begins it.
+  // x, y and shade of each cell with reads. A block must not be empty, so it starts with a cell
+  // outside the axes.
   std::string script = "$cells << EOD\n-9 -9 0\n";
   for (int64_t row = 0; row < grid.side; ++row) {
     for (int64_t col = 0; col <= row; ++col) {
@@ -242,7 +241,7 @@ std::string cache_script(const Pattern& pattern) {
   script +=
       "set border 3\nset tics out nomirror\nset grid ytics linetype 1 linecolor rgb '#d0d0d0'\n"
       "set xlabel 'token'\nset ylabel 'tokens'\nset key bmargin center horizontal\nset bmargin 6\n";
-  // Colours of Okabe and Ito, which colour-blind readers tell apart.
+  // The Okabe-Ito palette, which is safe for colour-blind readers.
   return script +
          "plot $steps using 1:2 with steps linewidth 2 linecolor rgb '#0072B2' title 'kept for "
          "later tokens', $steps using 1:3 with steps linewidth 2 dashtype 2 linecolor rgb "

@@ -61,7 +61,7 @@ TEST(Render, HalfBlocksDecodeToTheMatrix) {
   }
 }
 
-// Dot (x, y) of a braille sign, by the numbering of the standard: 1 2 3 7 down the left, 4 5 6 8
+// Dot (x, y) of a braille symbol, in the numbering of the standard: 1 2 3 7 down the left, 4 5 6 8
 // down the right.
 bool dot(char32_t sign, int64_t x, int64_t y) {
   constexpr int kNumber[2][4] = {{1, 2, 3, 7}, {4, 5, 6, 8}};
@@ -122,8 +122,8 @@ TEST(Render, GraphvizListsTokensAndReads) {
 }
 
 TEST(Render, ThePlotShadesByTheShareOfPairs) {
-  // 512 tokens in cells of 2: with window(1) a cell on the diagonal holds one pair, read; one
-  // beside it four, one read.
+  // 512 tokens in cells of 2: with window(1), a cell on the diagonal has one pair, which is read; a
+  // cell next to it has four pairs, one of which is read.
   const std::string script = matrix_script(Pattern("window(1)", 512));
   EXPECT_NE(script.find("\n0.500000 0.500000 1.000000\n"), std::string::npos);
   EXPECT_NE(script.find("\n0.500000 2.500000 0.250000\n"), std::string::npos);
@@ -137,7 +137,7 @@ TEST(Render, TheHeatMapHoldsTheHops) {
   EXPECT_NE(script.find("\n62 63 1\n"), std::string::npos);
   EXPECT_EQ(script.find("no path"), std::string::npos);
   EXPECT_EQ(script.find("one in"), std::string::npos);
-  // A colour for each number of hops, whose number stands in the middle of it.
+  // A colour for each number of hops, with the number in the middle of its range.
   EXPECT_NE(script.find("(0 '#fde725', 1 '#fde725', 1 '#7ecf56', 2 '#7ecf56', "), std::string::npos)
       << script.substr(script.find("set palette"));
   EXPECT_NE(script.find(", 5 '#440154', 6 '#440154')\nset cbrange [0.5:6.5]"), std::string::npos);

@@ -9,9 +9,9 @@
 
 namespace hopmix {
 
-/// Every c < inputs wants a path along reads from token c + inputs back to token c.
+/// Every c < inputs needs a path along reads from token c + inputs back to token c.
 struct CopyProblem {
-  Csr reads;           // of at least 2 * inputs tokens
+  Csr reads;           // for at least 2 * inputs tokens
   int64_t inputs = 0;  // n
   int64_t tokens() const { return 2 * inputs; }
 };
@@ -19,10 +19,10 @@ struct CopyProblem {
 /// floor(pattern.size() / 2) inputs.
 CopyProblem copy_problem(const Pattern& pattern);
 
-/// Tokens from output to input, strictly descending, both ends included.
+/// The tokens from output to input, strictly descending, both ends included.
 using Path = std::vector<int32_t>;
 
-/// A unit of flow from one output to its input: shares are positive and sum to 1.
+/// One unit of flow from an output to its input: shares are positive and sum to 1.
 struct Flow {
   std::vector<Path> paths;
   std::vector<double> shares;
@@ -31,18 +31,19 @@ struct Flow {
 /// Flow through each token, [tokens].
 std::vector<double> loads(const CopyProblem& problem, std::span<const Flow> flows);
 
-/// Lightest paths of a problem, by one sweep over the tokens from c to c + n: O(reads among them).
+/// Finds the lightest paths of a problem, by one sweep over the tokens from c to c + n: O(reads
+/// among them).
 class PathFinder {
  public:
-  /// Refers to `problem`, which must outlive it.
+  /// Keeps a reference to `problem`, which must outlive it.
   explicit PathFinder(const CopyProblem& problem);
 
   /// The least total weight of the tokens on a path from c + n to c, ends included; infinity if
-  /// there is none. `weight` is [tokens], not negative.
+  /// there is none. `weight` is [tokens] and not negative.
   double weigh(int64_t c, std::span<const double> weight);
 
-  /// A path of that weight, of the last weigh(), which must have been finite. Of equal ones the
-  /// one with the shortest last reads.
+  /// A path of that weight for the last call of weigh(), which must have been finite. Among equals,
+  /// the path with the shortest last reads.
   Path path() const;
 
  private:

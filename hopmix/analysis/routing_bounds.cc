@@ -25,8 +25,8 @@ DistanceBound distance_bound(const CopyProblem& problem, const std::function<boo
 double cut_bound(const CopyProblem& problem) {
   const Csr& reads = problem.reads;
   const int64_t n = problem.inputs;
-  // j carries at the cuts t in [j, j + n) with t < i <= t + n for a reader i: a union of intervals,
-  // counted by what changes at each cut. done[j] is the first cut not yet counted for j.
+  // j carries at the cuts t in [j, j + n) with t < i <= t + n for a reader i. This is a union of
+  // intervals, counted by the changes at each cut. done[j] is the first cut not yet counted for j.
   struct Change {
     int64_t carriers = 0, outputs = 0;  // outputs among the carriers
   };

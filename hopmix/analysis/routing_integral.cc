@@ -9,9 +9,9 @@ namespace hopmix {
 namespace {
 
 constexpr int64_t kCycle = 20;   // rounds from the lowest sharpness to the highest
-constexpr double kLowest = 0.5;  // weights grow by exp(0.5) for each path
+constexpr double kLowest = 0.5;  // weights grow by exp(0.5) per path
 constexpr double kHighest = 8;
-constexpr double kFloor = -600;        // of exponents, so that weights stay positive
+constexpr double kFloor = -600;        // bounds exponents, so that weights stay positive
 constexpr double kShuffleLoad = 1e-3;  // breaks ties between equally loaded tokens
 
 class Search {
@@ -82,7 +82,7 @@ IntegralRouting route_by_search(const CopyProblem& problem, std::span<const Flow
   if (problem.inputs == 0) return best;
   Search search(problem, flows, options.seed);
   best = {search.paths(), search.congestion()};
-  // A hair below, for a lower bound that rounding lifted over a whole number.
+  // Slightly less, in case rounding lifted the lower bound above an integer.
   const auto goal = static_cast<int64_t>(std::ceil(options.lower * (1 - 1e-9)));
   for (int64_t round = 1; round <= options.max_rounds && best.congestion > goal; ++round) {
     const double step = static_cast<double>((round - 1) % kCycle) / (kCycle - 1);

@@ -1,4 +1,4 @@
-// Whole routings by search: one path for each input.
+// Searches for integral routings: one path per input.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,17 @@ struct IntegralRouting {
 };
 
 struct IntegralOptions {
-  double lower = 0;  // proven: the search ends when it reaches its next whole number
+  double lower = 0;  // proven; the search ends when it reaches this bound rounded up
   int64_t max_rounds = 200;
   uint64_t seed = 0;
-  // After each round: (round, congestion); false stops.
+  // Called after each round with (round, congestion); returning false stops.
   std::function<bool(int64_t, int64_t)> progress;
 };
 
-/// Every pair must be reachable. Starts from the largest share of each of `flows`; then, in rounds,
-/// takes up the paths in a random order and lays each one again along the lightest path under
-/// weights exp(a * load), `a` rising from round to round and starting over. Keeps the best routing
-/// met. A round is O(reads * n).
+/// Every pair must be reachable. Starts from the path with the largest share in each of `flows`.
+/// Each round removes the paths one at a time, in random order, and reroutes each along the
+/// lightest path under weights exp(a * load), where `a` rises from round to round and then starts
+/// over. Keeps the best routing seen. A round is O(reads * n).
 IntegralRouting route_by_search(const CopyProblem& problem, std::span<const Flow> flows,
                                 const IntegralOptions& options);
 

@@ -8,14 +8,14 @@
 namespace hopmix {
 namespace {
 
-constexpr double kExact = 1e-9;  // relative gap at which the optimum is taken as found
+constexpr double kExact = 1e-9;  // relative gap at which the optimum counts as found
 
-// The linear program on the paths known so far, scaled so that no phase 1 is needed:
+// The linear program on the paths known so far, scaled so that it needs no phase 1:
 //   maximize r, subject to: the flow through each token <= 1 (rows 0 .. tokens-1), and
 //   r - (the flow of input c) <= 0 (rows tokens + c); r and all flows >= 0.
 // The least congestion with unit flows is 1 / r. The duals of the token rows, w >= 0, are the
-// weights, and those of the inputs, z >= 0 with sum 1: a path of input c improves r when it weighs
-// less than z_c.
+// weights. Those of the inputs, z >= 0, sum to 1: a path of input c improves r if it weighs less
+// than z_c.
 class PathProgram {
  public:
   explicit PathProgram(const CopyProblem& problem) : problem_(problem), paths_(problem.inputs) {
@@ -48,7 +48,7 @@ class PathProgram {
   // False if Clp gives up.
   bool solve() { return model_.primal(1) == 0 && model_.isProvenOptimal(); }
 
-  // Their sign is a convention of Clp's; weights that were wrong would still prove a lower bound.
+  // Their sign is Clp's convention. Even wrong weights would prove a valid lower bound.
   std::vector<double> weights() const {
     std::vector<double> weight(problem_.tokens());
     for (size_t v = 0; v < weight.size(); ++v) {
@@ -57,7 +57,7 @@ class PathProgram {
     return weight;
   }
 
-  // The flows, cleaned of rounding: not negative, and a unit for each input.
+  // The flows with rounding removed: not negative, and one unit per input.
   std::vector<Flow> flows() const {
     const double* value = model_.primalColumnSolution();
     std::vector<Flow> flows(paths_.size());
@@ -76,7 +76,7 @@ class PathProgram {
  private:
   const CopyProblem& problem_;
   ClpSimplex model_;
-  std::vector<std::vector<std::pair<Path, int>>> paths_;  // of each input, with their columns
+  std::vector<std::vector<std::pair<Path, int>>> paths_;  // per input, with their columns
 };
 
 }  // namespace

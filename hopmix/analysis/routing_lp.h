@@ -1,5 +1,5 @@
-// The fractional optimum of the copy routing by linear programming (Clp): exact, for some hundreds
-// of inputs.
+// The fractional optimum of the copy routing by linear programming (Clp): exact, for up to some
+// hundred inputs.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,15 @@ namespace hopmix {
 
 struct LpOptions {
   int64_t max_rounds = 2000;
-  // After each round: (round, lower, congestion); false stops.
+  // Called after each round with (round, lower, congestion); returning false stops.
   std::function<bool(int64_t, double, double)> progress;
 };
 
-/// Every pair must be reachable. Starts from `start`, a routing of the same problem (for example by
-/// weights), and adds paths until none improves: column generation, each round a linear program on
-/// the paths so far and a lightest path for each input under its dual weights. At the optimum lower
-/// and congestion agree to 1e-9 of their size. The flows returned have the congestion stated.
+/// Every pair must be reachable. Starts from `start`, a routing of the same problem (for example
+/// from routing_weights.h), and adds paths until none improves it: column generation, where each
+/// round solves a linear program on the paths so far and finds a lightest path for each input under
+/// its dual weights. At the optimum, lower and congestion agree to a relative 1e-9. The returned
+/// flows have the stated congestion.
 FractionalRouting route_exactly(const CopyProblem& problem, FractionalRouting start,
                                 const LpOptions& options = {});
 

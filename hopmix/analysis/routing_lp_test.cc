@@ -13,8 +13,8 @@
 namespace hopmix {
 namespace {
 
-// The other formulation, in one piece: a flow on every read for every input, conserved at every
-// token; least c with the flow into each token (plus 1 at the input's own output) <= c.
+// The other formulation: a flow on every read for every input, conserved at every token; minimizes
+// c such that the flow into each token (plus 1 at the input's own output) is at most c.
 double edge_flow_optimum(const CopyProblem& problem) {
   const int64_t n = problem.inputs, tokens = problem.tokens();
   // Rows: load of token v; then for input c, the balance of token v.
@@ -104,7 +104,7 @@ TEST(RoutingLp, WholeRoutingsOfFewInputsAreNoBetter) {
     IntegralOptions options;
     options.lower = routing.lower;
     const IntegralRouting found = route_by_search(problem, routing.flows, options);
-    EXPECT_EQ(found.congestion, whole) << seed;  // so few that the search finds the best
+    EXPECT_EQ(found.congestion, whole) << seed;  // so few that the search finds the optimum
   }
 }
 

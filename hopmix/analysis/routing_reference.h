@@ -1,4 +1,4 @@
-// For tests: copy problems at random, and their paths and optima by plain enumeration.
+// For tests: random copy problems, and their paths and optima by enumeration.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,7 @@ inline std::vector<Path> all_paths(const CopyProblem& problem, int64_t c) {
   return paths;
 }
 
-// What makes a path valid, literally.
+// The definition of a valid path.
 inline bool is_path(const CopyProblem& problem, int64_t c, const Path& path) {
   if (path.empty() || path.front() != c + problem.inputs || path.back() != c) return false;
   for (size_t k = 0; k + 1 < path.size(); ++k) {
@@ -71,7 +71,7 @@ inline int64_t most_through_one(const CopyProblem& problem, const std::vector<Pa
   return load.empty() ? 0 : *std::max_element(load.begin(), load.end());
 }
 
-// The least congestion of a whole routing, by trying all; for very few inputs.
+// The least congestion of an integral routing, by trying all; for very few inputs.
 inline int64_t best_of_all(const CopyProblem& problem, std::vector<Path> chosen = {}) {
   const int64_t c = static_cast<int64_t>(chosen.size());
   if (c == problem.inputs) return most_through_one(problem, chosen);

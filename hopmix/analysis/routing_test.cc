@@ -74,7 +74,7 @@ TEST(RoutingBounds, DistanceIsThatOfTheShortestOfAllPaths) {
   }
 }
 
-// The definition in routing_bounds.h, set by set; without `outputs`, crossing paths alone count.
+// The definition in routing_bounds.h, set by set; without `outputs`, only crossing paths count.
 double literal_cut_bound(const CopyProblem& problem, bool outputs = true) {
   const int64_t n = problem.inputs;
   double bound = 0;
@@ -115,7 +115,7 @@ TEST(RoutingBounds, OutputsSharpenTheCut) {  // figures of docs/congestion.md
   EXPECT_DOUBLE_EQ(cut_bound(problem), 4);
 }
 
-// Every path that the cut bound counts does pass a carrier: the proof, checked on all paths.
+// Every path that the cut bound counts passes through a carrier: checks the proof on all paths.
 TEST(RoutingBounds, CrossingPathsPassACarrier) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const CopyProblem problem = random_problem(5, 30, 20, seed);

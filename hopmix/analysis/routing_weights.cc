@@ -8,7 +8,7 @@
 namespace hopmix {
 namespace {
 
-constexpr double kNegligible = 1e-9;  // share of a path that is dropped, the rest scaled up
+constexpr double kNegligible = 1e-9;  // drop paths with a smaller share, scale up the others
 
 // Loads, and weights exp(a * (load - top)) kept in step with them.
 class Tokens {
@@ -30,7 +30,7 @@ class Tokens {
   }
 
  private:
-  // Bounded below, so that quotients of weights exist.
+  // Bounded below, so that weights can be divided.
   void reweigh(size_t v) { weight_[v] = std::exp(std::max(-600.0, a_ * (load_[v] - top_))); }
 
   std::vector<double> load_, weight_;
@@ -125,12 +125,12 @@ FractionalRouting route_by_weights(const CopyProblem& problem, const WeightOptio
   const auto gap = [&] { return (best.congestion - best.lower) / best.congestion; };
   double sharpness = 0;
   for (int64_t round = 1; round <= options.max_rounds && gap() > options.gap; ++round) {
-    // The sum of weights overstates the largest load by at most log(tokens) / a: half the gap.
+    // The sum of weights overestimates the largest load by at most log(tokens) / a: half the gap.
     const double log_tokens = std::log(static_cast<double>(problem.tokens()));
     sharpness = std::max(sharpness, 2 * log_tokens / (best.congestion - best.lower));
     tokens.set_sharpness(sharpness);
     for (int64_t c = 0; c < problem.inputs; ++c) improve(c, flows[c], finder, tokens);
-    tokens = Tokens(loads(problem, flows));  // afresh: no drift
+    tokens = Tokens(loads(problem, flows));  // recomputed, to avoid drift
     tokens.set_sharpness(sharpness);
     if (tokens.max_load() < best.congestion) {
       best.congestion = tokens.max_load();

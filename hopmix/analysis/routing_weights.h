@@ -11,23 +11,23 @@ namespace hopmix {
 
 struct FractionalRouting {
   std::vector<Flow> flows;  // [inputs]
-  double congestion = 0;    // the most flow through one token, of these flows
+  double congestion = 0;    // the most flow through one token
   double lower = 0;         // proven for every routing
 };
 
 struct WeightOptions {
-  double lower = 0;   // proven before
+  double lower = 0;   // proven so far
   double gap = 0.02;  // stop at congestion - lower <= gap * congestion
   int64_t max_rounds = 2000;
-  // After each round: (round, lower, congestion); false stops.
+  // Called after each round with (round, lower, congestion); returning false stops.
   std::function<bool(int64_t, double, double)> progress;
 };
 
-/// Every pair must be reachable. Each token weighs exp(a * load). A round visits the inputs one by
-/// one, moves flow from the paths in use to the lightest (by exactly as much as minimizes the sum
-/// of weights along that exchange), and then prices the weights: the lightest paths' total over the
-/// tokens' total is a lower bound, by duality. `a` grows as the gap closes. A round is O(reads *
-/// n).
+/// Every pair must be reachable. Each token weighs exp(a * load). A round visits the inputs in turn
+/// and moves flow from the paths in use to the lightest path, by exactly the amount that minimizes
+/// the sum of weights along that exchange. It then prices the weights: the total weight of the
+/// lightest paths over that of the tokens is a lower bound, by duality. `a` grows as the gap
+/// closes. A round is O(reads * n).
 FractionalRouting route_by_weights(const CopyProblem& problem, const WeightOptions& options);
 
 /// sum over c of the lightest path's weight / sum of weights: a lower bound on the congestion of

@@ -10,7 +10,7 @@ namespace hopmix {
 namespace {
 
 // The 97.5% quantile of Student's t, by its expansion in 1 / freedom (Abramowitz and Stegun,
-// 26.7.5), which is within 0.01 from 4 degrees of freedom on.
+// 26.7.5), accurate to 0.01 from 4 degrees of freedom on.
 double student_t(int64_t freedom) {
   if (freedom == 1) return 12.706;
   if (freedom == 2) return 4.303;
@@ -22,7 +22,7 @@ double student_t(int64_t freedom) {
          (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * v * v * v);
 }
 
-// Token i = 1 .. n-1 in proportion to i: the later token of a uniform pair.
+// Draws token i = 1 .. n-1 with probability proportional to i: the later token of a uniform pair.
 int64_t draw_source(std::mt19937_64& random, int64_t n) {
   const int64_t a = below(random, n);
   int64_t b = below(random, n - 1);

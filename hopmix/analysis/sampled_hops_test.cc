@@ -46,8 +46,8 @@ TEST(HopSearch, AddsUpToTheHopsOfAllPairs) {
   }
 }
 
-// An interval of 95% misses one time in twenty: over 400 seeds 380 hits are expected, with a
-// deviation of 4.4, and 358 .. 398 are all but certain.
+// A 95% interval misses one time in twenty: over 400 seeds, 380 hits are expected with a deviation
+// of 4.4, and 358 .. 398 are all but certain.
 TEST(SampledHops, TheIntervalHoldsTheMeanAsOftenAsItSays) {
   for (const char* spec : {"cached(2^k)", "fenwick|window(2)", "window(1)"}) {
     const Pattern pattern(spec, 257);

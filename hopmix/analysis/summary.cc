@@ -12,10 +12,10 @@ namespace hopmix {
 namespace {
 
 constexpr int64_t kShortest = 16;
-constexpr int64_t kMostReads = int64_t{1} << 28;  // of a length tried for growth
+constexpr int64_t kMostReads = int64_t{1} << 28;  // skip longer lengths in growth fits
 constexpr int64_t kMostTokens = (int64_t{1} << 31) - 1;
 
-// n / parts, ..., n / 2, those from kShortest on.
+// n / parts, ..., n / 2, without those below kShortest.
 std::vector<int64_t> shorter(int64_t n, int64_t parts) {
   std::vector<int64_t> lengths;
   for (int64_t part = parts; part > 1; part /= 2) {
@@ -41,7 +41,7 @@ void fit_costs(Summary& summary, const Cost& spent) {
   }
   samples.add(n, spent);
   int64_t reads = spent.reads_total;
-  // Twice the tokens make at most four times the reads of a pattern as regular as these.
+  // Doubling the tokens at most quadruples the reads of these patterns.
   for (int64_t length = 2 * n; length <= std::min(8 * n, kMostTokens) && 4 * reads <= kMostReads;
        length *= 2) {
     try {
@@ -49,7 +49,7 @@ void fit_costs(Summary& summary, const Cost& spent) {
       samples.add(length, longer);
       reads = longer.reads_total;
     } catch (const Error&) {
-      break;  // a dag of fewer tokens, or an expression that ends
+      break;  // a dag with fewer tokens, or an expression that ends
     }
   }
   summary.reads_growth = fit_growth(samples.reads);

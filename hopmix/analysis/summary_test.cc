@@ -39,7 +39,7 @@ TEST(Summary, GrowthOfTheNamedPatterns) {
   EXPECT_EQ(growth("cached(2^k)"), "log n, log n");
   EXPECT_EQ(growth("2^k"), "log n, n^1.00");
   EXPECT_EQ(growth("fenwick"), "log n, log n");
-  // About (2/3) sqrt n + 1/2: a little below its limit, a half.
+  // About (2/3) sqrt n + 1/2, so the exponent is slightly below its limit, 1/2.
   EXPECT_NEAR(costs("k^2+1", 1024).reads_growth->exponent, 0.5, 0.02);
   EXPECT_NEAR(costs("k^2+1", 65536).reads_growth->exponent, 0.5, 0.005);
   EXPECT_EQ(costs("cached(2^k)", 1024).hops_growth->text(), "log n");
@@ -73,7 +73,7 @@ TEST(Summary, ManyTokensAreSampled) {
   EXPECT_EQ(sampled.sources, 40);
   EXPECT_GT(sampled.half_width, 0);
   const Hops exact = hops(Pattern("cached(2^k)", n));
-  // A fixed seed: within the interval here, which 95 of 100 seeds are.
+  // The true mean is within the interval for this seed, as for 95 of 100 seeds.
   EXPECT_NEAR(sampled.mean_hops.value(), *exact.mean, sampled.half_width);
   EXPECT_LE(sampled.diameter.value(), *exact.diameter);
   EXPECT_EQ(summarize("2^k", n, options).sources, 0);  // an f pattern needs no sample

@@ -1,5 +1,5 @@
-// The one exception type for bad input: a line that names the argument, its value and what would be
-// right.
+// The one exception type for bad input. Its message is one line that names the argument, its value
+// and what is allowed.
 #pragma once
 
 #include <stdexcept>

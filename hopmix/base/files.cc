@@ -17,7 +17,7 @@ namespace {
   throw Error(std::string("cannot ") + verb + " '" + path.string() + "': " + std::strerror(reason));
 }
 
-// An open descriptor that closes itself.
+// An open file descriptor, closed on destruction.
 struct Descriptor {
   int fd;
   ~Descriptor() {

@@ -34,7 +34,7 @@ TEST_F(FilesTest, WritesAndReads) {
 
 TEST_F(FilesTest, AFullDiskLeavesTheOldFile) {
   write_file(root_ / "x", "old");
-  // A limit on file size stands in for the full disk: write() fails half-way with EFBIG.
+  // Simulates a full disk with a limit on file size: write() fails halfway with EFBIG.
   rlimit before;
   getrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, SIG_IGN);

@@ -1,4 +1,4 @@
-// Files read where they lie.
+// Memory-mapped files.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,12 @@
 
 namespace hopmix {
 
-/// A file's bytes as memory: pages come from the disk when they are touched, and go when memory is
-/// short. A value: copies share the mapping. The file must not be cut short meanwhile.
+/// The bytes of a file, mapped into memory. The system loads pages when they are touched and drops
+/// them when memory is short. Copies share the mapping. The file must not be truncated while it is
+/// mapped.
 class MappedFile {
  public:
-  /// Throws Error naming the path and the system's reason. An empty file is an empty view.
+  /// Throws Error naming the path and the system's reason. An empty file gives an empty view.
   explicit MappedFile(const std::filesystem::path& path);
 
   std::string_view bytes() const { return {data_.get(), size_}; }

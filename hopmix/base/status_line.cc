@@ -9,7 +9,7 @@ namespace hopmix {
 namespace {
 
 constexpr double kTerminalInterval = 0.1, kLogInterval = 5.0;  // seconds
-constexpr size_t kWidest = 78;  // what wraps cannot be rewritten in place
+constexpr size_t kWidest = 78;  // a wrapped line cannot be rewritten in place
 
 }  // namespace
 

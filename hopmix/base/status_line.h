@@ -1,4 +1,4 @@
-// What long work is at, on stderr.
+// Progress of long-running work, on stderr.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace hopmix {
 
-/// In place on a terminal, a line every few seconds elsewhere, nothing if `quiet`; gone when it
-/// ends.
+/// Updates in place on a terminal, prints a line every few seconds elsewhere, and prints nothing if
+/// `quiet`. The destructor clears the line.
 class StatusLine {
  public:
   explicit StatusLine(bool quiet = false);
@@ -15,10 +15,10 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  /// Shows `text`, at most ten times a second; always if it is the `last`.
+  /// Shows `text`, at most ten times a second; `last` always shows it.
   void show(const std::string& text, bool last = false);
 
-  /// Since it began.
+  /// Seconds since construction.
   double seconds() const;
 
  private:

@@ -1,4 +1,4 @@
-// For tests alone.
+// For tests only.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hopmix {
 
-/// The message of the Error that `body()` throws; empty if it throws none.
+/// The message of the Error that `body()` throws; empty if it throws nothing.
 template <typename Body>
 std::string error_of(const Body& body) {
   try {

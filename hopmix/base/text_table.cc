@@ -6,7 +6,7 @@
 namespace hopmix {
 namespace {
 
-// Characters, not bytes, of UTF-8.
+// The number of characters, not bytes, of UTF-8 text.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

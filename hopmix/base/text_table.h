@@ -1,4 +1,4 @@
-// Rows of text in columns.
+// Formats text in columns.
 #pragma once
 
 #include <string>
@@ -6,13 +6,14 @@
 
 namespace hopmix {
 
-/// A head and rows of as many cells. Columns are as wide as their widest cell, two spaces apart;
-/// the first is set to the left, the others to the right unless `left` says so for a column.
+/// Formats a header and rows with the same number of cells. Columns are as wide as their widest
+/// cell and two spaces apart; the first is left-aligned, the others right-aligned unless `left`
+/// says otherwise.
 std::string text_table(const std::vector<std::string>& head,
                        const std::vector<std::vector<std::string>>& rows,
                        const std::vector<bool>& left = {});
 
-/// "%.DIGITSf" of a number.
+/// Formats a number with "%.DIGITSf".
 std::string fixed(double value, int digits);
 
 }  // namespace hopmix

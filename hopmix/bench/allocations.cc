@@ -12,7 +12,7 @@
 
 #ifdef HOPMIX_COUNTS_ALLOCATIONS
 
-// glibc's own, under the names that do not move when malloc is replaced.
+// glibc's own allocator, under names that remain when malloc is replaced.
 extern "C" {
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
@@ -23,7 +23,7 @@ void __libc_free(void* pointer);
 
 namespace {
 
-// malloc has no argument to hand a counter through.
+// malloc has no argument to pass a counter in.
 std::atomic<bool> counting{false};
 std::atomic<int64_t> live{0}, peak{0};
 

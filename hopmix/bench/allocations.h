@@ -1,5 +1,5 @@
-// How much memory is allocated at once while something runs, to the byte, whoever asks for it:
-// tensors, vectors, the scratch of a library.
+// Measures, to the byte, the peak memory allocated while code runs, by any allocator client:
+// tensors, vectors, the scratch memory of libraries.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace hopmix::bench {
 
-/// Runs `body` and returns the most bytes, over what was there before, that stood allocated at one
-/// moment, of all threads together. A program that links this has malloc and its relatives count
-/// while a body runs; they are glibc's own otherwise. Nothing is returned where that cannot be done
-/// (another C library, a sanitizer). One body at a time.
+/// Runs `body` and returns the peak number of bytes allocated by all threads together, beyond what
+/// was allocated before. In a program that links this, malloc and its relatives count while a body
+/// runs and are glibc's own otherwise. Returns nothing where counting is impossible (another C
+/// library, a sanitizer). Only one body may run at a time.
 std::optional<int64_t> peak_allocated(const std::function<void()>& body);
 
 }  // namespace hopmix::bench

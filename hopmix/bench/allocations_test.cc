@@ -11,13 +11,13 @@
 namespace hopmix::bench {
 namespace {
 
-constexpr int64_t kMega = 1 << 20, kSlack = 1 << 14;  // headers, and what a small object takes
+constexpr int64_t kMega = 1 << 20, kSlack = 1 << 14;  // allocator headers and small objects
 
 struct alignas(64) Wide {
   char bytes[64];
 };
 
-// The compiler may not see through this, or it would leave the pair of malloc and free out.
+// Opaque to the compiler, which could otherwise remove a pair of malloc and free.
 void* volatile seen = nullptr;
 
 class Peak : public testing::Test {
@@ -61,7 +61,7 @@ TEST_F(Peak, IsTheMostAtOneMoment) {
 }
 
 TEST_F(Peak, FollowsWhatGrows) {
-  // Usable sizes are those of pages here, so realloc may take more than is asked for.
+  // Usable sizes are whole pages here, so realloc may allocate more than requested.
   const int64_t most = peak_allocated([] {
                          seen = std::realloc(std::malloc(kMega), 6 * kMega);
                          seen = std::realloc(seen, 2 * kMega);

@@ -13,20 +13,20 @@
 namespace hopmix::bench {
 namespace {
 
-constexpr int64_t kWidth = 128;  // floats of a row: 512 bytes
+constexpr int64_t kWidth = 128;  // floats per row: 512 bytes
 constexpr int64_t kRowBytes = 4 * kWidth;
-constexpr int64_t kPassBytes = 1 << 22;  // of one pass at least: some 20 us in the fastest cache
-constexpr int kFewest = 3, kMost = 20;   // passes
-constexpr double kBudget = 0.1;          // seconds for more than the fewest
+constexpr int64_t kPassBytes = 1 << 22;  // at least, per pass: about 20 us in the fastest cache
+constexpr int kFewest = 3, kMost = 20;   // number of passes
+constexpr double kBudget = 0.1;          // seconds for passes beyond the fewest
 
-// Seconds: of this thread alone if it is the only one, as the cases are timed.
+// Seconds: CPU time of this thread if it is the only one, as for the benchmarks.
 double now(int threads) {
   timespec time{};
   clock_gettime(threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// One thread's part of the memory that is read: rows, and an order to read them in.
+// One thread's part of the memory to read: rows, and the order to read them in.
 struct Part {
   const float* data;
   std::vector<int32_t> order;
@@ -38,7 +38,7 @@ struct Part {
   int64_t rows() const { return static_cast<int64_t>(order.size()); }
 };
 
-// Bytes a second of the best pass, all threads together; `read` reads a part once.
+// Bytes per second of the best pass, summed over threads; `read` reads a part once.
 template <typename Read>
 double best_rate(const std::vector<Part>& parts, const Read& read) {
   const int threads = static_cast<int>(parts.size());
@@ -46,7 +46,7 @@ double best_rate(const std::vector<Part>& parts, const Read& read) {
   const int64_t times = std::max(kPassBytes / bytes, int64_t{1});
   const double begin = now(threads);
   double best = 0;
-  float sum = 0;  // what is read must be used
+  float sum = 0;  // use the loaded values, so that the loads are not removed
   for (int pass = 0; pass < kMost; ++pass) {
     if (pass >= kFewest && now(threads) - begin > kBudget) break;
     double start = 0;
@@ -70,7 +70,7 @@ bool is_shared(const Level& level) { return level.name == "L3" || level.name == 
 std::vector<Level> measure_levels(const std::vector<int>& threads) {
   const Caches caches = find_caches();
   const auto plan = plan_levels(caches.l1, caches.l2, caches.l3, free_memory());
-  // Rows of one thread's part.
+  // The number of rows in one thread's part.
   const auto rows_of = [](const Level& level, int count) {
     const int64_t rows = level.buffer_bytes / kRowBytes;
     return std::max(is_shared(level) ? rows / count : rows, int64_t{1});

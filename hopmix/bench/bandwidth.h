@@ -1,4 +1,5 @@
-// How fast this machine reads from each of its caches: the ceiling of a kernel that reads rows.
+// Measures how fast this machine reads from each of its caches: the upper bound for a kernel that
+// reads rows.
 #pragma once
 
 #include <vector>
@@ -7,9 +8,9 @@
 
 namespace hopmix::bench {
 
-/// The levels of this machine with measured rates, once for each entry of `threads`: the best of
-/// several passes over a buffer, in the widest vectors there are. A thread's own caches are read
-/// whole by each; what threads share (L3, memory) is divided among them.
+/// The levels of this machine with their measured rates, once for each entry of `threads`: the best
+/// of several passes over a buffer, with the widest vectors available. Each thread reads its own
+/// private caches; shared levels (L3, memory) are divided among the threads.
 std::vector<Level> measure_levels(const std::vector<int>& threads);
 
 }  // namespace hopmix::bench

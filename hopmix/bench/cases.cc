@@ -9,8 +9,8 @@
 #include "hopmix/base/nearest.h"
 #include "hopmix/bench/eager_chunks.h"
 #include "hopmix/bench/peers.h"
-#include "hopmix/ops/fenwick.h"
 #include "hopmix/nn/pattern_rows.h"
+#include "hopmix/ops/fenwick.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/pattern/pattern.h"
 
@@ -25,20 +25,20 @@ std::vector<Tensor> qkv(const Shape& s) {
   return {at::randn(size), at::randn(size), at::randn(size)};
 }
 
-// q, k, v and `count` numbers in (0, 1) a head: gates.
+// q, k, v and `count` gates per head, in (0, 1).
 std::vector<Tensor> qkv_gates(const Shape& s, int count) {
   std::vector<Tensor> inputs = qkv(s);
   for (int i = 0; i < count; ++i) inputs.push_back(at::rand({s.batch, s.length, s.heads}));
   return inputs;
 }
 
-// What the operators expect, for the peers, which want [B,H,T,D].
+// Transposes inputs of the operators to [B,H,T,D], the layout of the peers.
 std::vector<Tensor> heads_first(std::vector<Tensor> inputs) {
   for (Tensor& x : inputs) x = x.transpose(1, 2).contiguous();
   return inputs;
 }
 
-// The pattern as a layer hands it over: a list of rows where that is small and wanted.
+// The pattern as a layer passes it: a list of rows if that is small and wanted.
 class Rows {
  public:
   Rows(const Case& which, int64_t length) : spec_(which.pattern) {
@@ -72,7 +72,7 @@ Problem sparse_attention(const Shape& s, const Case& which) {
 
 Problem glr(const Shape& s, const Case& which) {
   const int64_t reads = which.reads(s.length);
-  // As in a trained layer: rows of beta that sum to less than 1, so that y stays bounded.
+  // As in a trained layer, rows of beta sum to less than 1, so that y stays bounded.
   const double bound =
       static_cast<double>(s.length) / static_cast<double>(std::max(reads, int64_t{1}));
   return {{at::rand({s.batch, s.heads, s.length}), at::rand({s.batch, s.heads, reads}) * bound,
@@ -90,7 +90,7 @@ Problem linear_recurrence(const Shape& s, const Case&) {
           }};
 }
 
-// Mamba's sizes: 16 numbers a channel, steps of 0.001 to 0.1.
+// Mamba's sizes: 16 numbers per channel, steps of 0.001 to 0.1.
 std::vector<Tensor> scan_inputs(const Shape& s) {
   constexpr int64_t kStates = 16;
   const int64_t width = s.heads * s.width;
@@ -102,7 +102,7 @@ std::vector<Tensor> scan_inputs(const Shape& s) {
 
 Problem selective_scan(const Shape& s, const Case&) {
   return {scan_inputs(s), [s](Inputs x) {
-            // Parameters are float32 beside bfloat16 inputs.
+            // Parameters are float32 even for bfloat16 inputs.
             const Tensor a = x[0].scalar_type() == at::kBFloat16 ? x[2].to(at::kFloat) : x[2];
             const auto y = std::get<0>(ops::selective_scan(x[0], x[1], a, x[3], x[4]));
             return y.unflatten(2, {s.heads, s.width});
@@ -153,7 +153,7 @@ Problem dense_recurrence(const Shape& s, const Case&) {
           [](Inputs x) { return ops::dense_recurrence(x[0], x[1], x[2], x[3], x[4], x[5]); }};
 }
 
-// q, k, v and log decays in (-1, 0) of the given kind: none, a head's or a channel's.
+// q, k, v and log decays in (-1, 0): none, one per head, or one per channel.
 enum class Decay { kNone, kHead, kChannel };
 std::vector<Tensor> qkv_decay(const Shape& s, Decay decay) {
   std::vector<Tensor> inputs = qkv(s);
@@ -179,7 +179,7 @@ Problem gla(const Shape& s, const Case&) {
           [](Inputs x) { return std::get<0>(ops::gla(x[0], x[1], x[2], x[3])); }};
 }
 
-// q, k of norm 1 a head, v, log decays of a head if `decay` says so, beta in (0, 1).
+// q and k with norm 1 per head, v, log decays per head if `decay` says so, and beta in (0, 1).
 std::vector<Tensor> delta_inputs(const Shape& s, Decay decay) {
   std::vector<Tensor> inputs = qkv_decay(s, decay);
   inputs[1] = inputs[1] / inputs[1].norm(2, -1, /*keepdim=*/true);
@@ -219,7 +219,7 @@ Problem eager(const Shape& s, const Case&) {
           }};
 }
 
-// Factors in (0, 1) after what is given.
+// Appends factors in (0, 1) to the given inputs.
 std::vector<Tensor> with_level_scales(const Shape& s, std::vector<Tensor> inputs) {
   inputs.push_back(at::rand({s.batch, s.length, s.heads, ops::fenwick_levels(s.length)}));
   return inputs;
@@ -240,7 +240,7 @@ Problem eager_log_linear(const Shape& s, const Case&) {
           [](Inputs x) { return eager_log_linear_attention(x[0], x[1], x[2], x[3], x[4]); }};
 }
 
-constexpr double kGamma = 0.9;  // the default of the layers
+constexpr double kGamma = 0.9;  // the layers' default
 
 Problem chacal(const Shape& s, const Case&) {
   return {qkv(s), [](Inputs x) { return ops::chacal(x[0], x[1], x[2], kGamma); }};
@@ -257,8 +257,8 @@ Problem rms_norm(const Shape& s, const Case&) {
           }};
 }
 
-// For each token `count` of those up to it, or of those before it if `strictly_earlier`: without
-// order, as a search gives them.
+// For each token, `count` of the tokens up to it, or before it if `strictly_earlier`, in no
+// particular order, as a search returns them.
 Tensor retrieved(const Shape& s, int64_t count, bool strictly_earlier) {
   const Tensor visible = at::arange(s.length).add(strictly_earlier ? 0 : 1).view({1, -1, 1, 1});
   const Tensor draws = at::rand({s.batch, s.length, s.heads, count});
@@ -300,7 +300,7 @@ Problem attention(const Shape& s, const Case&) {
   return {qkv(s), [](Inputs x) { return ops::attention(x[0], x[1], x[2]); }};
 }
 
-constexpr int64_t kSelected = 32;  // positions a token and head
+constexpr int64_t kSelected = 32;  // positions per token and head
 
 Problem attention_topk(const Shape& s, const Case&) {
   return {qkv(s),
@@ -320,7 +320,7 @@ Problem solve(const Shape& s, const Case&) {
           }};
 }
 
-// One operator on several patterns, as a line of the list below.
+// One operator on several patterns: a line of the list below.
 struct Group {
   std::string name, computes;
   Problem (*make)(const Shape& shape, const Case& which);
@@ -328,11 +328,11 @@ struct Group {
   Traits traits = {};
 };
 
-// To add an operator: its problem above, a line here.
+// To add an operator, define its problem above and add a line here.
 std::vector<Group> groups() {
   return {
       {"glr_attention",
-       "recurrence with coefficients of a gated softmax",
+       "recurrence with gated softmax coefficients",
        glr_attention,
        {"dense", "2^k", "k^2+1", "cached(2^k)", "cached(k^2+1)", "window(12)"}},
       {"glr",
@@ -341,7 +341,7 @@ std::vector<Group> groups() {
        {"k^2+1"},
        {.growth = Growth::kCoefficients}},
       {"sparse_attention",
-       "softmax attention to a pattern",
+       "softmax attention on a pattern",
        sparse_attention,
        {"k^2+1"},
        {.includes_self = true}},
@@ -350,32 +350,32 @@ std::vector<Group> groups() {
        glr_softmax,
        {"2^k", "k^2+1", "cached(k^2+1)"}},
       {"glr_normalized",
-       "recurrence divided by itself on ones, in the log domain",
+       "recurrence divided by its result on ones, in the log domain",
        glr_normalized,
        {"k^2+1"},
        {.growth = Growth::kCoefficients}},
       {"dense_recurrence",
-       "glr_attention on dense, by blocks",
+       "glr_attention on dense, in blocks",
        dense_recurrence,
        {""},
        {.growth = Growth::kQuadraticTime}},
       {"chacal",
-       "chains of attention reads, by blocks",
+       "chains of attention reads, in blocks",
        chacal,
        {""},
        {.growth = Growth::kQuadraticTime}},
-      {"block_chacal", "the same, across blocks by summaries", block_chacal},
-      {"linear_recurrence", "y_t = a_t y_{t-1} + x_t a channel", linear_recurrence},
-      {"linear_attention", "S_t = S_{t-1} + k_t v_t^T, o_t = q_t S_t, by chunks", linear_attention},
-      {"ssd", "the same with a decay a head", ssd},
-      {"gla", "the same with a decay a channel", gla},
-      {"selective_scan", "the recurrence of Mamba, 16 numbers a channel", selective_scan},
-      {"sliding_window_recurrence", "linear_recurrence cut two blocks of 16 back",
+      {"block_chacal", "the same, with summaries across blocks", block_chacal},
+      {"linear_recurrence", "y_t = a_t y_{t-1} + x_t per channel", linear_recurrence},
+      {"linear_attention", "S_t = S_{t-1} + k_t v_t^T, o_t = q_t S_t, in chunks", linear_attention},
+      {"ssd", "the same with a decay per head", ssd},
+      {"gla", "the same with a decay per channel", gla},
+      {"selective_scan", "the recurrence of Mamba, 16 numbers per channel", selective_scan},
+      {"sliding_window_recurrence", "linear_recurrence cut off two blocks of 16 back",
        sliding_window_recurrence},
       {"short_convolution", "depthwise convolution over 4 tokens, with SiLU", short_convolution},
       {"rms_norm", "root-mean-square normalization", rms_norm},
       {"gather_attention", "softmax attention to 32 retrieved tokens", gather_attention},
-      {"mura_attention", "neighborhood (8,1,1,1) and then the same on it", mura_attention},
+      {"mura_attention", "the same on the neighborhood (8,1,1,1)", mura_attention},
       {"retrieved_recurrence", "3 hops over 8 retrieved tokens", retrieved_recurrence},
       {"retrieved_glr", "glr_attention on 8 retrieved tokens", retrieved_glr},
       {"selective_scan_steps",
@@ -384,12 +384,12 @@ std::vector<Group> groups() {
        {""},
        {.by_default = false}},
       {kAttention,
-       "causal scaled_dot_product_attention of PyTorch",
+       "PyTorch's causal scaled_dot_product_attention",
        sdpa,
        {""},
        {.growth = Growth::kQuadraticTime, .is_peer = true, .heads_first = true}},
       {"attention",
-       "causal softmax attention, by blocks",
+       "causal softmax attention, in blocks",
        attention,
        {""},
        {.growth = Growth::kQuadraticTime}},
@@ -399,44 +399,44 @@ std::vector<Group> groups() {
        {""},
        {.growth = Growth::kQuadraticTime}},
       {"topk_by_scores",
-       "the same by the scores' matrix, softmax and topk of PyTorch",
+       "the same with PyTorch's matmul, softmax and topk",
        attention_by_scores,
        {""},
        {.growth = Growth::kQuadraticMemory, .heads_first = true, .by_default = false}},
       {kDenseSolve,
-       "glr_attention on dense by softmax and solve_triangular of PyTorch",
+       "glr_attention on dense with PyTorch's softmax and solve_triangular",
        solve,
        {""},
        {.growth = Growth::kQuadraticMemory, .is_peer = true, .heads_first = true}},
-      {"delta_rule", "S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, by chunks", delta_rule},
-      {"gated_delta_rule", "the same with a decay a head", gated_delta_rule},
-      {"kda", "the same with a decay a key channel", kda},
-      {"log_linear_attention", "ssd with a factor for each bucket of the past, by chunks",
+      {"delta_rule", "S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, in chunks", delta_rule},
+      {"gated_delta_rule", "the same with a decay per head", gated_delta_rule},
+      {"kda", "the same with a decay per key channel", kda},
+      {"log_linear_attention", "ssd with a factor for each bucket of the past, in chunks",
        log_linear_attention},
       {"log_linear_delta_rule", "gated_delta_rule with the same factors", log_linear_delta_rule},
       {"eager_log_linear_attention",
-       "log_linear_attention by chunks in PyTorch",
+       "log_linear_attention in chunks, in PyTorch",
        eager_log_linear,
        {""},
        {.by_default = false}},
       {"eager_delta_rule",
-       "delta_rule by chunks in PyTorch",
+       "delta_rule in chunks, in PyTorch",
        eager_delta<Decay::kNone>,
        {""},
        {.by_default = false}},
       {"eager_gated_delta_rule",
-       "gated_delta_rule by chunks in PyTorch",
+       "gated_delta_rule in chunks, in PyTorch",
        eager_delta<Decay::kHead>,
        {""},
        {.by_default = false}},
       {"eager_linear_attention",
-       "linear_attention by chunks in PyTorch",
+       "linear_attention in chunks, in PyTorch",
        eager<Decay::kNone>,
        {""},
        {.by_default = false}},
-      {"eager_ssd", "ssd by chunks in PyTorch", eager<Decay::kHead>, {""}, {.by_default = false}},
+      {"eager_ssd", "ssd in chunks, in PyTorch", eager<Decay::kHead>, {""}, {.by_default = false}},
       {"eager_gla",
-       "gla by chunks in PyTorch",
+       "gla in chunks, in PyTorch",
        eager<Decay::kChannel>,
        {""},
        {.by_default = false}},
@@ -466,11 +466,11 @@ int64_t Case::longest() const {
 const char* Case::limit_reason() const {
   switch (growth) {
     case Growth::kCoefficients:
-      return "a coefficient for each read";
+      return "one coefficient per read";
     case Growth::kQuadraticTime:
-      return "time grows with the square";
+      return "time grows quadratically";
     case Growth::kQuadraticMemory:
-      return "memory grows with the square";
+      return "memory grows quadratically";
     default:
       return "";
   }
@@ -519,7 +519,7 @@ std::vector<Case> select_cases(const std::vector<std::string>& names) {
   }
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw Error("benchmark '" + name + "' is not known" + suggestion(name, known));
+    throw Error("unknown benchmark '" + name + "'" + suggestion(name, known));
   }
   std::vector<Case> chosen;
   for (const Case& one : cases()) {

@@ -1,4 +1,5 @@
-// What `hopmix bench` can time: the operators of hopmix and their peers in PyTorch, in one list.
+// The cases that `hopmix bench` can time: the operators of hopmix and their PyTorch peers, in one
+// list.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,60 +19,60 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-/// What a case computes at one shape: `forward` of `inputs`, each of which gets a gradient. It
-/// gives [B,T,H,D], a peer of PyTorch [B,H,T,D].
+/// What a case computes at one shape: `forward` of `inputs`, each of which gets a gradient. Returns
+/// [B,T,H,D], or [B,H,T,D] for a PyTorch peer.
 struct Problem {
   std::vector<Tensor> inputs;
   std::function<Tensor(const std::vector<Tensor>&)> forward;
 };
 
-/// How a case's memory and time grow, and with that the length at which it is left out.
+/// How a case's memory and time grow, which limits the length it is timed at.
 enum class Growth {
-  kReads,            // with the reads of its pattern: no limit
-  kCoefficients,     // memory for a coefficient a read
-  kQuadraticTime,    // every pair of tokens
-  kQuadraticMemory,  // matrices of length by length
+  kReads,            // with the reads of the pattern: no limit
+  kCoefficients,     // memory for one coefficient per read
+  kQuadraticTime,    // time for every pair of tokens
+  kQuadraticMemory,  // memory for length x length matrices
 };
 
 struct Traits {
   Growth growth = Growth::kReads;
-  bool is_peer = false;        // of PyTorch: what the others are compared with
-  bool heads_first = false;    // takes and gives [B,H,T,D]
-  bool by_default = true;      // without being named
-  bool on_the_fly = false;     // rows are made as they are read; a list is made before otherwise
-  bool includes_self = false;  // a token reads itself, beyond its pattern
+  bool is_peer = false;        // a PyTorch operator that others are compared with
+  bool heads_first = false;    // takes and returns [B,H,T,D]
+  bool by_default = true;      // runs without being named
+  bool on_the_fly = false;     // rows are generated as they are read, not listed beforehand
+  bool includes_self = false;  // a token also reads itself
 };
 
 struct Case : Traits {
   std::string name;      // "glr_attention k^2+1"
   std::string group;     // "glr_attention"
   std::string pattern;   // "k^2+1"; "" if it has none
-  std::string computes;  // for people
+  std::string computes;  // a description
   Problem (*make)(const Shape& shape, const Case& which) = nullptr;
 
-  /// Longest sequence it is timed at; `limit_reason` says why.
+  /// The longest sequence it is timed at; `limit_reason` says why.
   int64_t longest() const;
   const char* limit_reason() const;
-  /// Rows that are read for one head of one sequence of `length` tokens; 0 without a pattern.
+  /// Rows read for one head of one sequence of `length` tokens; 0 without a pattern.
   int64_t reads(int64_t length) const;
-  /// Whether its time goes into fetching single rows, so that bytes read say something of it.
+  /// Whether it spends its time fetching single rows, so that bandwidth is meaningful.
   bool gathers() const { return !pattern.empty() && pattern != "dense"; }
 };
 
-/// The names of the cases that others are compared with.
+/// The names of the peers that others are compared with.
 inline constexpr const char* kAttention = "sdpa";
 inline constexpr const char* kDenseSolve = "dense_solve";
-/// The group of the sweep to a million tokens.
+/// The group that sweeps lengths up to a million tokens.
 inline constexpr const char* kLong = "long";
 
-/// Every case.
+/// All cases.
 const std::vector<Case>& cases();
 
-/// Those that `names` (of cases or groups) select, in the order of the list; all that are
-/// by_default if there are none. Throws Error for an unknown name, with the nearest.
+/// The cases selected by `names` (of cases or groups), in list order; without names, all that are
+/// by_default. Throws Error for an unknown name, suggesting the nearest.
 std::vector<Case> select_cases(const std::vector<std::string>& names);
 
-/// The problem of `which` at `shape`, with inputs of `dtype` that are the same in every call.
+/// The problem of `which` at `shape`, with the same inputs of `dtype` in every call.
 Problem make_problem(const Case& which, const Shape& shape, at::ScalarType dtype);
 
 }  // namespace hopmix::bench

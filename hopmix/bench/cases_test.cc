@@ -38,8 +38,7 @@ TEST(Cases, AreSelectedByNameAndGroup) {
   EXPECT_EQ(names({"sdpa", "glr k^2+1"}), (std::vector<std::string>{"glr k^2+1", "sdpa"}));
   EXPECT_GE(names({"glr_attention"}).size(), 6u);
   for (const std::string& name : names({})) EXPECT_FALSE(name.starts_with("long")) << name;
-  EXPECT_EQ(error_of([] { names({"sdpaa"}); }),
-            "benchmark 'sdpaa' is not known; did you mean 'sdpa'?");
+  EXPECT_EQ(error_of([] { names({"sdpaa"}); }), "unknown benchmark 'sdpaa'; did you mean 'sdpa'?");
 }
 
 TEST(Cases, CountReads) {
@@ -50,7 +49,7 @@ TEST(Cases, CountReads) {
 }
 
 TEST(Cases, RunWhereTheListOfRowsIsTooLong) {
-  // dense on 3000 tokens: 18 MB, so its rows are made as they are read.
+  // dense on 3000 tokens would be a list of 18 MB, so its rows are generated as they are read.
   const Shape shape{.batch = 1, .heads = 1, .width = 1, .length = 3000};
   const Problem problem = make_problem(find("glr_attention dense"), shape, at::kFloat);
   EXPECT_TRUE(problem.forward(problem.inputs).isfinite().all().item<bool>());
@@ -72,8 +71,8 @@ TEST(Cases, RunInBothTypesAndGiveGradientsToEveryInput) {
   }
 }
 
-// Two cases that compute one function: `ours` on [B,T,H,D], `theirs` on [B,H,T,D] of the same
-// numbers. Outputs and every gradient must agree, or their ratio means nothing.
+// Two cases that compute the same function, `ours` on [B,T,H,D] and `theirs` on [B,H,T,D] of the
+// same numbers. Unless outputs and all gradients agree, their ratio is meaningless.
 void expect_same(const std::string& ours, const std::string& theirs, int64_t length) {
   const Shape shape{.batch = 2, .heads = 3, .width = 16, .length = length};
   Problem a = make_problem(find(ours), shape, at::kDouble);
@@ -107,8 +106,8 @@ TEST(Cases, SelectionIsAttentionWithAndWithoutAMatrixOfScores) {
   }
 }
 
-// Packed keys and values, o and the indices, a block's work for each thread; never scores, of which
-// 65536 tokens have 2^32.
+// Packed keys and values, o, the indices and one block of scratch per thread, but never all scores,
+// of which 65536 tokens have 2^32.
 TEST(Cases, MemoryOfTheSelectionGrowsWithTokens) {
   const Shape shape{.batch = 1, .heads = 1, .width = 16, .length = 1 << 16};
   const Problem problem = make_problem(find("attention_topk"), shape, at::kFloat);

@@ -25,7 +25,7 @@ constexpr int kPanelWidth = 760, kPanelHeight = 460;
 
 using Value = double (*)(const DecodeResult&);
 
-// Layers with a residual around each, at some position of a stream.
+// Residual layers at a given position of a stream.
 class Decoder {
  public:
   Decoder(const DecodeCase& which, const DecodeShape& shape, int64_t length)
@@ -40,7 +40,7 @@ class Decoder {
       mixers_.push_back(nn::make_mixer(block, defaults));
       block.finish();
     }
-    begin();  // once all readers of a cache have asked
+    begin();  // after all readers of a cache have registered
     for (nn::State& state : states_) {
       state.position = length;
       if (!which.pattern.empty()) nn::Past(which.pattern).fill(state, length);
@@ -48,17 +48,17 @@ class Decoder {
     if (bounded_) filled_ = states_;
   }
 
-  // Stays about where it is: thousands of steps would measure another length.
+  // Takes a step but stays near the same length, which thousands of steps would otherwise change.
   void step() {
     if (!bounded_) {
-      for (nn::State& state : states_) state.position = length_;  // over the last one's slot
+      for (nn::State& state : states_) state.position = length_;  // overwrites the last step's slot
     } else if (++steps_ % kStepsAway == 0) {
       states_ = filled_;
     }
     step(x_);
   }
 
-  // Tokens [1,T,width] from an empty state on.
+  // Reads tokens [1,T,width] from an empty state.
   void take_in(const torch::Tensor& tokens, bool at_once) {
     begin();
     const bool shares = std::any_of(mixers_.begin(), mixers_.end(),
@@ -75,7 +75,7 @@ class Decoder {
     }
   }
 
-  int64_t bytes() const {  // of the states
+  int64_t bytes() const {  // of all states
     int64_t total = 0;
     for (const nn::State& state : states_) total += state.bytes();
     return total;
@@ -108,7 +108,7 @@ const DecodeResult* find(const std::vector<DecodeResult>& results, const std::st
   return nullptr;
 }
 
-// How many times full attention's value is this one's.
+// The ratio of full attention's value to this one.
 std::optional<double> of_attention(const std::vector<DecodeResult>& results,
                                    const DecodeResult& result, Value value) {
   const DecodeResult* attention = find(results, kFullAttention, result.length);
@@ -135,13 +135,13 @@ std::set<int64_t> lengths_of(const std::vector<DecodeResult>& results) {
   return lengths;
 }
 
-// The last column: how much longer, or larger, at the longest than at the shortest.
+// The last column is the ratio of the value at the longest length to that at the shortest.
 std::string table_of(const std::vector<DecodeResult>& results, const std::string& title,
                      Value value, std::string (*text)(double)) {
   const std::set<int64_t> lengths = lengths_of(results);
   std::vector<std::string> head = {title};
   for (const int64_t length : lengths) head.push_back(std::to_string(length));
-  head.insert(head.end(), {"last / first", "attention's / it"});
+  head.insert(head.end(), {"last / first", "attention / this"});
   std::vector<std::vector<std::string>> rows;
   for (const std::string& name : names_of(results)) {
     std::vector<std::string> row = {name};
@@ -190,17 +190,17 @@ std::vector<DecodeResult> measure_decoding(const std::vector<DecodeCase>& cases,
   const auto say = [&](const std::string& what) {
     if (hooks.report) hooks.report(what);
   };
-  std::deque<Decoder> decoders;  // stay where they are
+  std::deque<Decoder> decoders;  // a deque, so that addresses stay valid
   std::vector<DecodeResult> results;
   std::vector<Work> works;
   for (const DecodeCase& one : cases) {
     for (const int64_t length : shape.lengths) {
       if (hooks.stop && hooks.stop()) return {};
-      if (!one.bounded && length > kLongestFull) continue;  // gigabytes
-      say(one.name + ", " + std::to_string(length) + " tokens behind");
+      if (!one.bounded && length > kLongestFull) continue;  // would take gigabytes
+      say(one.name + ", " + std::to_string(length) + " tokens of context");
       Decoder& decoder = decoders.emplace_back(one, shape, length);
       results.push_back({.name = one.name, .length = length, .state_bytes = decoder.bytes()});
-      decoder.step();  // the memory may have to grow once
+      decoder.step();  // the first step may have to allocate
       works.push_back({.run = [&decoder] { decoder.step(); },
                        .repetitions = settings.repetitions.value_or(kRepetitions)});
     }
@@ -222,7 +222,7 @@ std::vector<PromptResult> measure_prompts(const std::vector<DecodeCase>& cases,
                                           const Settings& settings, const Hooks& hooks) {
   at::set_num_threads(settings.threads);
   const torch::Tensor tokens = torch::randn({1, length, shape.heads * shape.width});
-  std::deque<Decoder> decoders;  // stay where they are
+  std::deque<Decoder> decoders;  // a deque, so that addresses stay valid
   std::vector<Work> works;
   for (const DecodeCase& one : cases) {
     Decoder& decoder = decoders.emplace_back(one, shape, 0);
@@ -258,7 +258,7 @@ std::string prompt_table(const std::vector<PromptResult>& results) {
                     fixed(result.faster(), 1)});
   }
   const std::string title =
-      "microseconds a token of a prompt of " + std::to_string(results.front().length);
+      "microseconds per token of a prompt of " + std::to_string(results.front().length);
   return text_table({title, "at once", "token by token", "ratio"}, rows) + "\n";
 }
 
@@ -276,7 +276,7 @@ nlohmann::ordered_json to_json(const std::vector<PromptResult>& results) {
 
 std::string decode_tables(const std::vector<DecodeResult>& results) {
   if (results.empty()) return "";
-  return table_of(results, "microseconds a token", microseconds,
+  return table_of(results, "microseconds per token", microseconds,
                   [](double value) { return fixed(value, 1); }) +
          table_of(results, "bytes of state", bytes,
                   [](double value) { return format_count(value); });
@@ -302,12 +302,12 @@ nlohmann::ordered_json to_json(const std::vector<DecodeResult>& results) {
 
 void plot_decoding(const std::vector<DecodeResult>& results, const std::filesystem::path& output) {
   std::ostringstream script, panels;
-  script << "set logscale xy\nset logscale x 2\nset xlabel 'tokens behind'\n"
+  script << "set logscale xy\nset logscale x 2\nset xlabel 'tokens of context'\n"
          << "set grid lc rgb '#e0e0e0'\nset border 3\nset tics nomirror\n"
          << "set key outside right top samplen 2\nset format x '%.0f'\nset xtics rotate by -45\n";
   const std::vector<std::string> names = names_of(results);
   for (const auto& [label, value] :
-       {std::pair<const char*, Value>("microseconds a token", microseconds),
+       {std::pair<const char*, Value>("microseconds per token", microseconds),
         std::pair<const char*, Value>("bytes of state", bytes)}) {
     panels << "set ylabel '" << label << "'\nplot ";
     for (size_t i = 0; i < names.size(); ++i) {

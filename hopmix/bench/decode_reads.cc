@@ -26,7 +26,7 @@ int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
 }
 
 void read_all(const std::vector<torch::Tensor>& tensors) {
-  volatile float kept = 0;  // or nothing would be read
+  volatile float kept = 0;  // keeps the loads from being removed
   for (const torch::Tensor& t : tensors) {
     kept = kernels::sum_in_order(t.const_data_ptr<float>(), t.numel());
   }
@@ -45,7 +45,8 @@ struct Step {
   std::function<void()> run;
 };
 
-// Each step, then its reads: of memory of their own, as large, so that neither warms the other's.
+// Times each step, then reads of separate memory of the same size, so that neither warms the cache
+// for the other.
 std::vector<ReadResult> measure_steps(const std::deque<Step>& steps, const Settings& settings,
                                       const Hooks& hooks) {
   std::deque<std::vector<torch::Tensor>> copies;
@@ -76,7 +77,7 @@ std::vector<ReadResult> measure_steps(const std::deque<Step>& steps, const Setti
   return results;
 }
 
-// Of the mixers of `which`, the last as often as it takes for kLayers.
+// A model with the mixers of `which`, the last one repeated to make kLayers layers.
 std::shared_ptr<nn::LanguageModel> make_model(const DecodeCase& which) {
   const toml::table given = config::parse("blocks = " + which.blocks, which.name);
   const toml::array& mixers = *given["blocks"].as_array();
@@ -94,7 +95,7 @@ std::shared_ptr<nn::LanguageModel> make_model(const DecodeCase& which) {
 
 std::vector<ReadResult> measure_matrix_steps(const Settings& settings, const Hooks& hooks) {
   at::set_num_threads(settings.threads);
-  std::deque<Step> steps;  // stay where they are
+  std::deque<Step> steps;  // a deque, so that addresses stay valid
   for (const auto& [heads, width] : {std::pair<int64_t, int64_t>{4, 64}, {32, 128}}) {
     const torch::Tensor q = torch::randn({1, heads, width}), k = torch::randn({1, heads, width}),
                         v = torch::randn({1, heads, width});
@@ -139,7 +140,7 @@ std::vector<ReadResult> measure_model_steps(const std::vector<DecodeCase>& cases
                       token = prompt.select(1, 0);
   for (const DecodeCase& one : cases) {
     if (hooks.stop && hooks.stop()) return {};
-    if (hooks.report) hooks.report(one.name + ", a model takes its prompt in");
+    if (hooks.report) hooks.report(one.name + ", reading the prompt");
     Run& run = runs.emplace_back();
     run.model = make_model(one);
     run.begin = run.model->initial_state(1);
@@ -147,7 +148,7 @@ std::vector<ReadResult> measure_model_steps(const std::vector<DecodeCase>& cases
     run.state = run.begin;
     Step step{.name = one.name, .reads = {}, .run = [&run, token, length] {
                 const torch::NoGradGuard decoding;
-                if (++run.taken % length == 0) run.state = run.begin;  // stays about where it is
+                if (++run.taken % length == 0) run.state = run.begin;  // stays near this length
                 run.model->step(token, run.state);
               }};
     for (const auto& weight : run.model->named_parameters()) {
@@ -172,7 +173,7 @@ std::string read_table(const std::vector<ReadResult>& results, const std::string
                     fixed(result.over_read(), 2), fixed(result.over_rewritten(), 2)});
   }
   return text_table(
-             {title, "bytes", "a step, us", "a read, us", "step / read", "step / read and write"},
+             {title, "bytes", "us per step", "us per read", "step / read", "step / read and write"},
              rows) +
          "\n";
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kChunk = 64, kSub = 16;
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
-// What a query does not see of the keys: [n, n].
+// The keys a query does not see: [n, n].
 Tensor hidden(int64_t n) { return at::ones({n, n}, at::kBool).triu(1); }
 
 // q k^T with e^(b_t - b_s) inside: [..., C, C] from q, k, b [..., C, D].
@@ -56,7 +56,7 @@ Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const int64_t chunks = (length + chunk - 1) / chunk;
   Tensor qs = split(q) / std::sqrt(static_cast<double>(q.size(-1))), ks = split(k);
   const Tensor vs = split(v);
-  Tensor scores, through;  // of a chunk [..., C, C]; what its decays leave of the state before it
+  Tensor scores, through;  // of a chunk, [..., C, C]; decays applied to the state before it
   if (log_decay.defined() && log_decay.dim() == 4) {
     const Tensor b = split(log_decay).cumsum(-2), last = b.narrow(-2, chunk - 1, 1);
     scores = channel_scores(qs, ks, b);
@@ -100,7 +100,7 @@ Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const
   }
   const auto scaled = [](const Tensor& x, const Tensor& s) { return s.defined() ? s * x : x; };
   const Tensor scores = at::matmul(qs, ks.mT()) * decay;
-  // U = x - y S for the state S before the chunk: both by one solve for all chunks at once.
+  // U = x - y S for the state S before the chunk; one solve gives both for all chunks.
   const Tensor system = (betas * at::matmul(ks, ks.mT()) * decay).tril(-1);
   const Tensor right = betas * at::cat({vs, scaled(ks, from_start)}, -1);
   const at::ScalarType type = right.scalar_type();
@@ -160,7 +160,7 @@ Tensor eager_log_linear_attention(const Tensor& q, const Tensor& k, const Tensor
   int64_t at_level = 7;
   for (int64_t size = kChunk; size < whole; size *= 2, ++at_level) {
     const auto readers = [&](const Tensor& x) { return blocks(x, 2 * size).narrow(3, size, size); };
-    const Tensor sums = readers(g).cumsum(-1);  // since the readers' block began
+    const Tensor sums = readers(g).cumsum(-1);  // since the start of the readers' block
     const Tensor weights = readers(factors.select(-1, at_level)) * sums.exp();
     const Tensor before = states.slice(2, 0, std::nullopt, 2);
     const Tensor read = at::matmul(readers(qs) * weights.unsqueeze(-1), before);

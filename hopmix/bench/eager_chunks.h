@@ -1,5 +1,5 @@
-// Chunked linear recurrences as one writes them in PyTorch: batched matrix products over all chunks
-// at once, a loop over chunks for the states. What the operators of hopmix are compared with.
+// Chunked linear recurrences as usually written in PyTorch: batched matrix products over all
+// chunks, and a loop over chunks for the states. The operators of hopmix are compared with these.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,19 +9,19 @@ namespace hopmix::bench {
 using at::Tensor;
 
 /// S_t = decay_t S_{t-1} + k_t v_t^T, o_t = q_t S_t / sqrt(D), in chunks of 64. Tensors are
-/// [B,T,H,D]. log_decay is undefined (none), [B,T,H], or
-/// [B,T,H,D]; the last in sub-chunks of 16 (arXiv 2312.06635, section 4.3), which have exact
-/// differences of sums of log decays, so that nothing overflows.
+/// [B,T,H,D]. log_decay is undefined (no decay), [B,T,H], or [B,T,H,D]. The last form uses
+/// sub-chunks of 16 (arXiv 2312.06635, section 4.3), with exact differences of sums of log decays,
+/// so that nothing overflows.
 Tensor eager_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Tensor& log_decay);
 
-/// The (gated) delta rule in its WY form (arXiv 2406.06484, section 3); log_decay [B,T,H] or
+/// The (gated) delta rule in WY form (arXiv 2406.06484, section 3); log_decay is [B,T,H] or
 /// undefined, beta [B,T,H].
 Tensor eager_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                         const Tensor& beta);
 
-/// log_linear_attention level by level: at each, all blocks of chunks at once read the block before
-/// them, and blocks join in pairs. log_decay [B,T,H], level_scales [B,T,H,L].
+/// log_linear_attention, level by level: at each level, all blocks of chunks read the block before
+/// them at once, and then blocks merge in pairs. log_decay [B,T,H], level_scales [B,T,H,L].
 Tensor eager_log_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                   const Tensor& log_decay, const Tensor& level_scales);
 

@@ -18,7 +18,7 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// Blocks and chunks; one token, sixteen and a block of rows through linear maps.
+// Blocks and chunks; linear maps of one token, sixteen tokens and a block of rows.
 constexpr Sizes kProducts[] = {{64, 64, 64},     {16, 64, 64},     {16, 16, 64}, {128, 128, 128},
                                {2048, 384, 128}, {2048, 128, 256}, {1, 64, 64},  {1, 768, 512},
                                {16, 768, 512},   {64, 512, 512}};

@@ -8,9 +8,9 @@
 namespace hopmix::bench {
 namespace {
 
-constexpr double kMinSeconds = 0.02;  // of a repetition
+constexpr double kMinSeconds = 0.02;  // per repetition
 
-// Keeps the times and prints nothing. A benchmark's name is the number of its work.
+// Collects the times and prints nothing. A benchmark's name is the index of its work.
 class Collector : public benchmark::BenchmarkReporter {
  public:
   Collector(std::vector<std::vector<double>>& times, bool wall) : times_(times), wall_(wall) {}
@@ -31,7 +31,7 @@ class Collector : public benchmark::BenchmarkReporter {
   bool wall_;
 };
 
-// The library takes this as a flag alone.
+// The library accepts this only as a flag.
 void mix_repetitions() {
   std::string program = "hopmix", flag = "--benchmark_enable_random_interleaving=true";
   char* arguments[] = {program.data(), flag.data(), nullptr};
@@ -53,7 +53,7 @@ std::vector<std::vector<double>> time_interleaved(const std::vector<Work>& works
     const auto body = [&](benchmark::State& state) {
       if (options.report) options.report(std::min(begun / total, 1.0));
       ++begun;
-      // Once before it counts: what others ran meanwhile has emptied the caches.
+      // One run that does not count: the others have evicted the caches meanwhile.
       if (!work.once) work.run();
       for (auto _ : state) {
         if (options.stop && options.stop()) {

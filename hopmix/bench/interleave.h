@@ -1,4 +1,4 @@
-// Times several things against each other by Google Benchmark.
+// Times several pieces of work against each other with Google Benchmark.
 #pragma once
 
 #include <functional>
@@ -9,17 +9,18 @@ namespace hopmix::bench {
 struct Work {
   std::function<void()> run;
   int repetitions = 1;
-  bool once = false;  // a repetition is one run; else as many as take some 20 ms
+  bool once = false;  // a repetition is one run; otherwise as many as take about 20 ms
 };
 
 struct InterleaveOptions {
-  bool wall = false;                        // wall time; else the CPU time of this thread
-  std::function<bool()> stop = {};          // asked before each run
-  std::function<void(double)> report = {};  // told which part, 0 to 1, has begun
+  bool wall = false;                        // wall time; otherwise CPU time of this thread
+  std::function<bool()> stop = {};          // called before each run
+  std::function<void(double)> report = {};  // called with the fraction done, 0 to 1
 };
 
-/// Seconds of one run for each repetition of each work. The repetitions of all are mixed at random:
-/// a machine that slows down slows all of them. Shorter lists, in part or whole, if it was stopped.
+/// Seconds per run, for each repetition of each piece of work. All repetitions are interleaved at
+/// random, so that a machine that slows down slows all of them. If stopped, some lists are shorter
+/// or empty.
 std::vector<std::vector<double>> time_interleaved(const std::vector<Work>& works,
                                                   const InterleaveOptions& options);
 

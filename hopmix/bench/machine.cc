@@ -16,7 +16,7 @@
 namespace hopmix::bench {
 namespace {
 
-// The value of "KEY<spaces>: VALUE" in a file of such lines; "" if there is none.
+// The value of "KEY<spaces>: VALUE" in a file of such lines; "" if absent.
 std::string find_value(const char* file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

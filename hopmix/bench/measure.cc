@@ -15,21 +15,21 @@ namespace hopmix::bench {
 namespace {
 
 constexpr int kRepetitions = 11, kFewest = 3;
-constexpr double kBudget = 3;       // seconds for the repetitions of one case
-constexpr double kFirstCounts = 8;  // a first run of as many seconds is measurement enough
-constexpr double kOnce = 0.02;      // runs of as many seconds are repetitions of their own
-// Tokens of a run that only sets things up. Libraries that the peers use keep buffers that depend
-// on the length and are not the call's own.
+constexpr double kBudget = 3;       // seconds per case for all repetitions
+constexpr double kFirstCounts = 8;  // seconds; a first run this long is the measurement
+constexpr double kOnce = 0.02;      // seconds; a run this long is a repetition by itself
+// Length of a warm-up run. Libraries used by the peers allocate lasting buffers that are not part
+// of a call's own memory.
 constexpr int64_t kTiny = 3, kTinyPeer = 1024;
 
-// Seconds: of this thread alone where it does all the work, which other programs hardly move.
+// Seconds: CPU time of this thread if it does all the work, which other programs hardly affect.
 double now(bool wall) {
   timespec time{};
   clock_gettime(wall ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// A case at a shape, with what comes in.
+// A case at a shape, with its inputs.
 struct Job {
   Case which;
   Problem problem;
@@ -44,7 +44,7 @@ struct Job {
     seed = seed.to(dtype);
   }
 
-  // Returns the bytes of what comes out.
+  // Returns the size of the outputs in bytes.
   int64_t run(bool backward) const {
     const c10::AutoGradMode mode(backward);
     const Tensor y = problem.forward(problem.inputs);
@@ -114,10 +114,10 @@ void measure(const std::vector<Case>& cases, const Shape& shape, const Settings&
     jobs.emplace_back(one, shape, settings.dtype);
   }
 
-  // A first run of each: what it allocates, and about how long it takes.
+  // A first run of each measures its memory and estimates its time.
   std::vector<Result> found;
   std::vector<Work> works;
-  std::vector<size_t> work_of;  // the result that each work is of
+  std::vector<size_t> work_of;  // the result that each piece of work belongs to
   for (const Job& job : jobs) {
     Shape tiny = shape;
     tiny.batch = tiny.heads = 1;
@@ -136,7 +136,7 @@ void measure(const std::vector<Case>& cases, const Shape& shape, const Settings&
       result.reads = reads;
       int64_t outputs = 0;
       double seconds = 0;
-      // In a thread of its own, which has no scratch memory of earlier calls to use again.
+      // In a new thread, which has no scratch memory left over from earlier calls.
       const auto peak = peak_allocated([&] {
         std::thread([&] {
           at::set_num_threads(settings.threads);
@@ -149,7 +149,7 @@ void measure(const std::vector<Case>& cases, const Shape& shape, const Settings&
       if (seconds >= kFirstCounts && !settings.repetitions) {
         result.times = {seconds};
       } else {
-        if (seconds < 10 * kOnce) {  // the first run had memory to fetch from the system
+        if (seconds < 10 * kOnce) {  // the first run also had to get memory from the system
           const double again = now(wall);
           job.run(backward);
           seconds = now(wall) - again;

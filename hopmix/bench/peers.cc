@@ -14,8 +14,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// z = (I - B)^{-1} r for B strictly lower triangular; the solver takes the diagonal of its matrix
-// for ones whatever stands there.
+// z = (I - B)^{-1} r for strictly lower triangular B. The solver takes the diagonal as ones,
+// whatever it holds.
 struct UnitSolve : public Function<UnitSolve> {
   static Tensor forward(AutogradContext* context, const Tensor& b, const Tensor& r) {
     const Tensor z = at::linalg_solve_triangular(-b, r, /*upper=*/false, /*left=*/true,

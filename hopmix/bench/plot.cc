@@ -11,11 +11,11 @@ namespace {
 
 constexpr int kPanelWidth = 520, kPanelHeight = 420, kKeyWidth = 230;
 
-// Of Okabe and Ito, which colour-blind readers tell apart.
+// The Okabe-Ito palette, which is safe for colour-blind readers.
 constexpr const char* kColours[] = {"#0072B2", "#E69F00", "#009E73", "#CC79A7",
                                     "#56B4E9", "#D55E00", "#F0E442", "#000000"};
 
-// The names of the cases, in their order.
+// The names of the cases, in order.
 std::vector<std::string> names_of(const Report& report) {
   std::vector<std::string> names;
   for (const Result& result : report.results) {
@@ -32,7 +32,7 @@ class Script {
  public:
   explicit Script(const Report& report) : report_(report), names_(names_of(report)) {}
 
-  // A panel with a line for each case that has a value at two lengths or more.
+  // A panel with a line for each case that has values at two or more lengths.
   void add_panel(const std::string& title, const std::string& label, bool backward,
                  const Value& value, const std::string& more = "") {
     std::ostringstream plots;
@@ -88,7 +88,7 @@ class Script {
   int blocks_ = 0;
 };
 
-// What the machine loads for a working set of each length, as lines of "T in-order rows".
+// The load bandwidth for the working set of each length, as lines of "T in-order rows".
 std::string ceilings(const Report& report) {
   std::ostringstream data;
   for (const int64_t length : lengths_of(report)) {
@@ -109,7 +109,7 @@ std::string ceilings(const Report& report) {
 void plot_report(const Report& report, bool rates, const std::filesystem::path& output) {
   Script script(report);
   for (const bool backward : {false, true}) {
-    script.add_panel(direction_name(backward), "nanoseconds a token", backward,
+    script.add_panel(direction_name(backward), "nanoseconds per token", backward,
                      [](const Result& result) -> std::optional<double> {
                        return 1e9 / result.tokens_per_second();
                      });
@@ -117,7 +117,7 @@ void plot_report(const Report& report, bool rates, const std::filesystem::path& 
   if (rates) {
     script.add_data("$ceiling", ceilings(report));
     script.add_panel(
-        "rows fetched, forward", "useful GB a second", false,
+        "rows fetched, forward", "useful GB/s", false,
         [](const Result& result) { return result.useful_gb_per_s(); },
         "$ceiling using 1:2 with lines lw 2 lc rgb '#808080' title 'loads in order', "
         "$ceiling using 1:3 with lines lw 2 dt 2 lc rgb '#808080' title 'loads of "

@@ -1,4 +1,4 @@
-// Time against length as a picture.
+// Plots time against length.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,10 @@
 
 namespace hopmix::bench {
 
-/// Draws, for each direction, time a token against length, both logarithmic, a line for each case;
-/// beside it, of cases that fetch rows, useful bytes a second against length under what the machine
-/// loads at each (if `rates`). Results of one batch size, number of heads and width. Throws Error
-/// for an ending other than .svg or .png, or where gnuplot fails.
+/// Draws, for each direction, time per token against length, both logarithmic, with one line per
+/// case. If `rates`, also draws the useful bandwidth of cases that fetch rows, below the load
+/// bandwidth of the machine. The results must share batch size, heads and width. Throws Error if
+/// the ending is not .svg or .png, or if gnuplot fails.
 void plot_report(const Report& report, bool rates, const std::filesystem::path& output);
 
 }  // namespace hopmix::bench

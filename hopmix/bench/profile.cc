@@ -27,8 +27,8 @@ struct Recording {
   std::map<std::string, Phase> phases;
 };
 
-// The autograd node that is at work, and the operator. A node of ours is a C++ type, and calls an
-// operator that says as much.
+// The autograd node being executed, then the operator. Our own nodes have the names of C++ types;
+// the operators they call have clear names, so the node is left out.
 std::string full_name(const Recording& recording, const Frame& frame) {
   for (auto at = recording.stack.rbegin(); at != recording.stack.rend(); ++at) {
     if (at->scope != at::RecordScope::BACKWARD_FUNCTION) continue;
@@ -38,7 +38,7 @@ std::string full_name(const Recording& recording, const Frame& frame) {
   return frame.name;
 }
 
-// The callbacks are plain functions: they find the recording here.
+// The callbacks are plain functions and find the recording here.
 thread_local Recording* current = nullptr;
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
@@ -49,7 +49,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 }
 
 void end(const at::RecordFunction&, at::ObserverContext*) {
-  if (current->stack.empty()) return;  // began before we listened
+  if (current->stack.empty()) return;  // began before the recording
   const Frame frame = current->stack.back();
   current->stack.pop_back();
   const double total = cpu_seconds() - frame.start;

@@ -37,7 +37,7 @@ TEST(Profile, TellsPhasesAndOperatorsApart) {
 
 TEST(Profile, StopsListening) {
   EXPECT_TRUE(profile([] {}).empty());
-  at::zeros({3}).add(1);  // would reach for a recording that is gone
+  at::zeros({3}).add(1);  // must not access the destroyed recording
   EXPECT_EQ(profile([] { at::zeros({3}); }).count(""), 1u);
 }
 

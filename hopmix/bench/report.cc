@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// "1.50 ms", with three digits that mean something.
+// "1.50 ms", with three significant digits.
 std::string scaled(double value, const std::vector<std::pair<double, const char*>>& units) {
   for (const auto& [unit, name] : units) {
     if (value < unit && unit != units.back().first) continue;
@@ -43,7 +43,7 @@ std::string percent_text(const std::optional<double>& part) {
   return or_dash(part, [](double p) { return fixed(100 * p, 0) + "%"; });
 }
 
-// The rates that a result's useful bytes are held against; null if it has none.
+// The rates that a result's bandwidth is compared with; null if there are none.
 const Level* ceiling_of(const Report& report, const Result& result) {
   if (!result.useful_bytes()) return nullptr;
   return level_of(report.levels, result.working_set_bytes(), report.settings.threads);
@@ -77,7 +77,7 @@ std::vector<std::string> to_row(const Report& report, const Result& result) {
           or_dash(result.extra_matrices(), [](double m) { return fixed(m, 4); })};
 }
 
-// A table without the columns that say nothing in any row.
+// A table without the columns that are empty in every row.
 std::string without_empty_columns(std::vector<std::string> head,
                                   std::vector<std::vector<std::string>> rows) {
   for (size_t c = head.size(); c-- > 1;) {
@@ -90,7 +90,7 @@ std::string without_empty_columns(std::vector<std::string> head,
   return text_table(head, rows);
 }
 
-// Results of one family that differ in the case and the length alone.
+// Results that differ only in case and length.
 struct Family {
   int64_t batch, heads, width;
   bool backward;
@@ -103,7 +103,7 @@ struct Series {
   std::map<int64_t, std::optional<double>> over_attention;
 };
 
-// By family, in the order of the list of cases.
+// Grouped by family, in list order.
 std::map<Family, std::vector<Series>> series_of(const Report& report) {
   std::map<Family, std::vector<Series>> families;
   for (const Result& result : report.results) {

@@ -1,4 +1,4 @@
-// What was measured, as text and as JSON.
+// Benchmark reports as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,29 +16,29 @@ struct Report {
   std::vector<Level> levels;
   std::vector<Result> results;
   std::vector<LeftOut> left_out;
-  double seconds = 0;  // that all of it took
+  double seconds = 0;  // total duration
   bool interrupted = false;
 };
 
-/// A table for each shape and direction: medians, tokens a second, ratios to the peers, useful
-/// bytes a second beside what this machine can load, memory.
+/// A table per shape and direction: medians, tokens per second, ratios to the peers, bandwidth
+/// compared with what this machine can load, memory.
 std::string tables(const Report& report);
 
-/// A table for each direction: how many times as fast as attention at each length, and the length
-/// from which on it is faster. Of one batch size, number of heads and width.
+/// A table per direction: the speed relative to attention at each length, and the length from which
+/// it stays faster. The results must share batch size, heads and width.
 std::string crossover_tables(const Report& report);
 
-/// What the machine can load, by level.
+/// The load bandwidth of the machine, by level.
 std::string level_table(const std::vector<Level>& levels);
 
-/// A line for each length at which something was left out.
+/// One line per case and length that was left out.
 std::string left_out_lines(const std::vector<LeftOut>& left_out);
 
 /// {"suite", "machine", "settings", "seconds", "interrupted", "levels": [...], "results": [...],
-/// "crossover": [...], "left_out": [...]}. What does not apply is null.
+/// "crossover": [...], "left_out": [...]}. Values that do not apply are null.
 nlohmann::ordered_json to_json(const Report& report);
 
-/// The lengths of `report` in rising order, each once.
+/// The distinct lengths of `report`, ascending.
 std::vector<int64_t> lengths_of(const Report& report);
 
 /// "float32", "bfloat16".

@@ -18,10 +18,10 @@ TEST(Crossover, IsWhereItStaysAhead) {
   const std::vector<Timing> peer = {{64, 1}, {128, 2}, {256, 4}, {512, 8}};
   EXPECT_EQ(crossover({{64, 3}, {128, 3}, {256, 3}, {512, 3}}, peer), 256);
   EXPECT_EQ(crossover({{64, 0.5}, {128, 1}, {256, 2}, {512, 4}}, peer), 64);
-  // Quicker at 64, slower at 128: what counts is 256.
+  // Faster at 64, slower at 128: the crossover is at 256.
   EXPECT_EQ(crossover({{64, 0.5}, {128, 3}, {256, 2}, {512, 4}}, peer), 256);
   EXPECT_EQ(crossover({{64, 0.5}, {128, 1}, {256, 2}, {512, 9}}, peer), std::nullopt);
-  EXPECT_EQ(crossover({{64, 1}}, peer), std::nullopt) << "as quick is not quicker";
+  EXPECT_EQ(crossover({{64, 1}}, peer), std::nullopt) << "equally fast is not faster";
 }
 
 TEST(Crossover, TakesTheLengthsThatBothHold) {

@@ -14,10 +14,10 @@ namespace hopmix::bench {
 namespace {
 
 constexpr int kRepetitions = 15, kWarmUp = 3;
-constexpr size_t kShown = 8;  // operators of a case
+constexpr size_t kShown = 8;  // operators shown per case
 const std::vector<std::string> kPhases = {"data", "forward", "backward", "clip", "optimizer"};
 
-// One model that is being trained.
+// One model in training.
 struct Run {
   std::string name;
   train::Experiment experiment;
@@ -35,7 +35,7 @@ struct Run {
   }
 };
 
-// Of one step, as the mean of `steps`.
+// The profile of one step: the mean over `steps`.
 std::map<std::string, Phase> profile_step(Run& run, int steps) {
   auto phases = profile([&] {
     for (int i = 0; i < steps; ++i) run.advance();
@@ -84,7 +84,7 @@ std::vector<TrainingResult> measure_training(const std::vector<TrainingCase>& ca
   const auto say = [&](const std::string& what) {
     if (hooks.report) hooks.report(what);
   };
-  std::deque<Run> runs;  // stay where they are
+  std::deque<Run> runs;  // a deque, so that addresses stay valid
   for (const TrainingCase& one : cases) runs.emplace_back(one);
   std::vector<Work> works;
   for (Run& run : runs) {
@@ -150,8 +150,8 @@ std::string training_tables(const std::vector<TrainingResult>& results) {
     }
   }
   return text + "\n" +
-         text_table({"where it goes", "phase", "operator, without those it calls", "a step", ""},
-                    rows, {true, true, true}) +
+         text_table({"where it goes", "phase", "operator (self time)", "per step", ""}, rows,
+                    {true, true, true}) +
          "\n";
 }
 

@@ -1,4 +1,4 @@
-// How fast models train, and where the time of a step goes.
+// Measures how fast models train, and profiles a training step.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace hopmix::bench {
 
-/// A model to train, as a config says it.
+/// A model to train, described by a config.
 struct TrainingCase {
   std::string name;
   toml::table config;
@@ -20,9 +20,9 @@ struct TrainingCase {
 struct TrainingResult {
   std::string name, task;
   int64_t parameters = 0, batch = 0, length = 0;
-  std::vector<double> times;            // seconds a step, by repetition
+  std::vector<double> times;            // seconds per step, by repetition
   double seconds = 0;                   // their median
-  double evaluation = 0;                // seconds of one batch of evaluation
+  double evaluation = 0;                // seconds per evaluation batch
   std::map<std::string, Phase> phases;  // of one step, on average
 
   double steps_per_second() const { return 1 / seconds; }
@@ -30,12 +30,12 @@ struct TrainingResult {
 };
 
 /// Times steps of the training loop (data, forward, backward, optimizer; without checkpoints and
-/// logs), the cases mixed at random. Fewer results, or none, if stopped. Threads and repetitions
-/// come from `settings`.
+/// logs), with the cases interleaved at random. Returns fewer results, or none, if stopped. Threads
+/// and repetitions come from `settings`.
 std::vector<TrainingResult> measure_training(const std::vector<TrainingCase>& cases,
                                              const Settings& settings, const Hooks& hooks);
 
-/// Steps a second, phases in percent of the step, and what took most in it.
+/// Tables of steps per second, phases in percent of the step, and the most expensive operators.
 std::string training_tables(const std::vector<TrainingResult>& results);
 
 nlohmann::ordered_json to_json(const TrainingResult& result);

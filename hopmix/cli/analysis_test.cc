@@ -1,4 +1,4 @@
-// The commands compare, design, capacity and the propositions: what they print.
+// The output of the commands compare, design, capacity and reproduce propositions.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -130,7 +130,7 @@ TEST(DesignCommand, JsonAndTableAgree) {
     front += point["front"].get<bool>();
     EXPECT_LE(point["reads_max"], 7) << spec;
     EXPECT_LE(point["cache_peak"], 8) << spec;
-    // A winner is a spec that the other commands take.
+    // A winner is a spec that the other commands accept.
     const ordered_json again = ordered_json::parse(
         output_of(add_compare, {"compare", spec, "-n", "100", "--no-congestion", "--json"}))[0];
     for (const char* key : {"reads_max", "cache_peak", "diameter", "mean_hops"}) {
@@ -168,9 +168,9 @@ TEST(CapacityCommand, ByHand) {
   EXPECT_EQ(list[2]["compositions"][2]["largest_n"], 1728);  // 12^3
   EXPECT_NE(output_of(add_capacity, {"capacity"}).find("multi-hop (8,1,1,1)"), std::string::npos);
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", "8,x"}),
-            "widths '8,x' must be whole numbers with commas between, such as 8,1,1,1");
+            "widths '8,x' must be comma-separated whole numbers, such as 8,1,1,1");
   EXPECT_EQ(error(add_capacity, {"capacity", "--widths", ""}),
-            "widths '' must be whole numbers with commas between, such as 8,1,1,1");
+            "widths '' must be comma-separated whole numbers, such as 8,1,1,1");
   EXPECT_EQ(error(add_capacity, {"capacity", "--precision", "0"}),
             "precision 0 must be at least 1");
 }

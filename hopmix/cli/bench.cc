@@ -40,11 +40,12 @@ struct Options {
 void print_list() {
   std::vector<std::vector<std::string>> rows;
   for (const bench::Case& one : bench::cases()) {
-    rows.push_back({one.name, one.computes, one.by_default ? "" : "if named"});
+    rows.push_back({one.name, one.computes, one.by_default ? "" : "on request"});
   }
-  rows.push_back({kTraining, "steps of the models of table 1, and where their time goes", "alone"});
-  rows.push_back({kProducts, "matrix products by each engine, beside torch.mm", "alone"});
-  rows.push_back({kDecoding, "one more token, and its state, by the length of the text", "alone"});
+  rows.push_back({kTraining, "training steps of the models of table 1, with a profile", "alone"});
+  rows.push_back({kProducts, "matrix products by each engine and by torch.mm", "alone"});
+  rows.push_back(
+      {kDecoding, "time and state bytes of one decoding step, by context length", "alone"});
   std::printf("%s", text_table({"benchmark", "", ""}, rows, {true, true, true}).c_str());
 }
 
@@ -58,7 +59,7 @@ bool is_long(const std::vector<bench::Case>& list) {
                      [](const bench::Case& one) { return one.group == bench::kLong; });
 }
 
-// What was named, and the peers to compare it with; none beside a sweep that they cannot follow.
+// The cases named, plus the peers to compare them with; the long sweep has no peers.
 std::vector<bench::Case> choose_cases(const Options& options) {
   std::vector<bench::Case> chosen = bench::select_cases(options.names);
   if (options.no_peers && options.names.empty()) {
@@ -97,7 +98,7 @@ std::vector<bench::Shape> choose_shapes(const Options& options, bool is_long) {
                       .width = options.width.value_or(64),
                       .length = length});
   }
-  // What a model of table 1 trains on.
+  // The task that a model of table 1 trains on.
   if (standard) shapes.push_back({.batch = 64, .heads = 4, .width = 16, .length = 64});
   return shapes;
 }
@@ -127,7 +128,7 @@ void run_operators(const Options& options) {
     const bool fetches = std::any_of(chosen.begin(), chosen.end(),
                                      [](const bench::Case& one) { return one.gathers(); });
     if (fetches && report.settings.forward) {
-      status.show("what this machine loads");
+      status.show("measuring load bandwidth");
       report.levels = bench::measure_levels(thread_counts(options.threads));
     }
     const bench::Hooks hooks = {.stop = [&] { return interrupt.interrupted(); },
@@ -152,8 +153,8 @@ void run_operators(const Options& options) {
               options.threads, options.threads == 1 ? "" : "s",
               options.threads == 1 ? "CPU" : "wall", format_duration(report.seconds).c_str());
   std::fflush(stdout);
-  // Before the picture: what was measured is not lost with one that cannot be drawn. Nothing does
-  // not take the place of an older file.
+  // Write the JSON before the plot, so that a failing plot loses no measurements. Without results,
+  // keep an older file.
   const bool nothing = report.interrupted && report.results.empty();
   if (!options.json.empty() && !nothing)
     write_file(options.json, bench::to_json(report).dump(1) + "\n");
@@ -181,7 +182,7 @@ std::vector<bench::TrainingCase> table1_cells() {
   return chosen;
 }
 
-// measure(settings, hooks) gives results, table(results) the text that is printed; --json writes
+// measure(settings, hooks) returns results and table(results) the text to print; --json writes
 // them under `key`.
 template <typename Measure, typename Table>
 void run_alone(const Options& options, const char* suite, const char* key, const Measure& measure,
@@ -227,14 +228,13 @@ void run_products(const Options& options) {
   run_alone(options, kProducts, "products", bench::measure_gemm, bench::gemm_table);
 }
 
-// A place that cannot be written, or a picture that cannot be drawn, is better known before minutes
-// of work.
+// Fails early on an output that cannot be written or drawn, before minutes of work.
 void check_outputs(const Options& options) {
   if (!options.plot.empty() && !options.plot.ends_with(".svg") && !options.plot.ends_with(".png")) {
     throw Error("plot file '" + options.plot + "' must end in .svg or .png");
   }
   if (!options.json.empty() && options.json == options.plot) {
-    throw Error("--json and --plot are both '" + options.json + "'");
+    throw Error("--json and --plot must differ, but both are '" + options.json + "'");
   }
   for (const std::string& file : {options.json, options.plot}) {
     const std::filesystem::path folder = std::filesystem::path(file).parent_path();
@@ -244,7 +244,7 @@ void check_outputs(const Options& options) {
   }
 }
 
-// Lines need two lengths, and something to cross.
+// A plot needs two lengths; a crossover also needs the attention peer.
 void check_lines(const Options& options, const std::vector<bench::Case>& chosen) {
   std::set<int64_t> lengths;
   for (const bench::Shape& shape : choose_shapes(options, is_long(chosen))) {
@@ -258,24 +258,24 @@ void check_lines(const Options& options, const std::vector<bench::Case>& chosen)
     }
   }
   if (options.crossover && !has_name(chosen, bench::kAttention)) {
-    throw Error(std::string("--crossover is beside '") + bench::kAttention +
+    throw Error(std::string("--crossover compares with '") + bench::kAttention +
                 "', which is not timed with --no-peers or '" + bench::kLong + "'");
   }
 }
 
-// Whether `name` is asked for, which is timed alone and takes the options `used`.
+// Whether `name` was requested. It must be timed alone and accepts only the options `used`.
 bool is_alone(const CLI::App& command, const Options& options, const std::string& name,
               const std::set<std::string>& used) {
   const auto& names = options.names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return false;
   if (names.size() > 1) {
-    throw Error("benchmark '" + name + "' is timed alone, without '" +
+    throw Error("benchmark '" + name + "' must be timed alone, without '" +
                 (names[0] == name ? names[1] : names[0]) + "'");
   }
   for (const CLI::Option* option : command.get_options()) {
     const std::string given = option->get_name();
     if (option->count() > 0 && given != "NAME" && !used.contains(given)) {
-      throw Error("benchmark '" + name + "' takes no " + given);
+      throw Error("benchmark '" + name + "' does not accept " + given);
     }
   }
   return true;
@@ -322,11 +322,11 @@ void run_bench(const CLI::App& command, const Options& options) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("bench", "Time the operators beside PyTorch's own: ratios, rates, memory");
+  CLI::App* command = app.add_subcommand(
+      "bench", "Benchmark the operators against PyTorch's: time, bandwidth, memory");
   const auto options = std::make_shared<Options>();
-  command->add_option("NAME", options->names, "Benchmarks or groups of them (--list shows all)");
-  command->add_flag("--list", options->list, "List what can be timed");
+  command->add_option("NAME", options->names, "Benchmarks or groups (see --list)");
+  command->add_flag("--list", options->list, "List all benchmarks");
   command->add_option("--length", options->lengths, "Tokens, as in --length 256,4096")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
@@ -334,41 +334,39 @@ void add_bench(CLI::App& app) {
   command->add_option("--heads", options->heads, "Heads (1)")->check(CLI::Range(1, 1 << 12));
   command->add_option("--width", options->width, "Width of a head (64)")
       ->check(CLI::Range(1, 1 << 12));
-  command->add_option("--dtype", options->dtype, "Of the inputs")
+  command->add_option("--dtype", options->dtype, "Type of the inputs")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
-  command
-      ->add_option("--threads", options->threads, "Threads; with more than one, time is wall time")
+  command->add_option("--threads", options->threads, "Threads; more than one measures wall time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
       ->add_option("--repetitions", options->repetitions,
-                   "Times that each is timed (11, fewer if slow)")
+                   "Repetitions of each benchmark (11, fewer if slow)")
       ->check(CLI::Range(1, 10'000));
-  CLI::Option* forward = command->add_flag("--forward", options->forward, "Forward alone");
-  command->add_flag("--backward", options->backward, "Forward with backward alone")
+  CLI::Option* forward =
+      command->add_flag("--forward", options->forward, "Time the forward pass only");
+  command->add_flag("--backward", options->backward, "Time forward and backward together only")
       ->excludes(forward);
   command->add_flag("--crossover", options->crossover,
-                    "Lengths 64, 128, ... 8192: from which on each is faster than attention");
-  command->add_flag("--no-peers", options->no_peers, "Leave out what PyTorch has");
-  command->add_option("--json", options->json, "Write all of it")->type_name("FILE");
+                    "Sweep lengths 64, 128, ... 8192 and report where each overtakes attention");
+  command->add_flag("--no-peers", options->no_peers, "Leave out PyTorch's own operators");
+  command->add_option("--json", options->json, "Write all results as JSON")->type_name("FILE");
   command
       ->add_option("--plot", options->plot,
-                   "Write time a token against length, .svg or .png (needs gnuplot)")
+                   "Plot time per token against length, .svg or .png (needs gnuplot)")
       ->type_name("FILE");
   command->footer(
-      "Each benchmark is timed at B 1, H 1, D 64 and T 256, 1024, 4096, and at the shape of a "
-      "model "
-      "of table 1.\nRepetitions of all are mixed at random; ratios are to the peers at the same "
-      "shape.\n"
-      "useful GB/s: a row of k and one of z for each read; of loads, of rows: as a part of what\n"
-      "plain loads reach in the cache that holds them, in order and in random rows of 512 bytes; "
-      "a\n"
-      "pattern that reads the same rows again may pass 100%.\n"
-      "memory: the most at a time beyond inputs and outputs; n x n: in such matrices, one a "
-      "head.\n"
-      "decode: one more token of one sequence, 4 heads of 16, with 1024 to 2^20 tokens behind it\n"
-      "(--length; layers that keep every token, up to 65536), and the bytes of the state.\n\n"
+      "By default each benchmark runs at B 1, H 1, D 64 and T 256, 1024, 4096, and at the shape\n"
+      "of a model of table 1. Repetitions are interleaved at random; ratios compare with the\n"
+      "peers at the same shape.\n"
+      "useful GB/s: one row of k and one of z per read of the pattern, over the time; of loads,\n"
+      "of rows: as a share of what plain loads reach in the cache that holds them, in order and\n"
+      "in random 512-byte rows. A pattern that rereads rows may exceed 100%.\n"
+      "memory: peak allocation beyond inputs and outputs; n x n: the same in T x T matrices,\n"
+      "one per head.\n"
+      "decode: one step of one sequence, 4 heads of 16, with a context of 1024 to 2^20 tokens\n"
+      "(--length; up to 65536 for layers that keep every token), and the bytes of the state.\n\n"
       "Examples:\n"
       "  hopmix bench\n"
       "  hopmix bench 'glr_attention k^2+1' --length 1024 --repetitions 20\n"

@@ -47,7 +47,7 @@ void run_bench_decode(const bench::DecodeShape& shape, const bench::Settings& se
   std::printf("%s%s%s%s%s, one sequence, %lld heads of %lld, %d thread%s, medians; took %s.\n",
               bench::decode_tables(results).c_str(), bench::prompt_table(prompts).c_str(),
               bench::read_table(models, "4 layers of width 256, " + std::to_string(kPromptLength) +
-                                            " tokens behind: weights and state")
+                                            " tokens of context: weights and state")
                   .c_str(),
               bench::read_table(matrices, "one token of an operator: state").c_str(),
               machine["cpu"].get<std::string>().c_str(), static_cast<long long>(shape.heads),

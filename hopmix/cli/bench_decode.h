@@ -7,10 +7,11 @@
 
 namespace hopmix::cli {
 
-inline constexpr const char* kDecoding = "decode";  // steps of layers, not an operator
+inline constexpr const char* kDecoding =
+    "decode";  // times decoding steps of layers, not an operator
 
-/// Measures, prints, and writes `json` and `plot` unless they are empty. An interrupt writes
-/// nothing and ends with 130.
+/// Measures, prints, and writes `json` and `plot` unless they are empty. On an interrupt writes
+/// nothing and exits with 130.
 void run_bench_decode(const bench::DecodeShape& shape, const bench::Settings& settings,
                       const std::string& json, const std::string& plot);
 

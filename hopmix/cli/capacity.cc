@@ -36,8 +36,7 @@ std::vector<int64_t> parse_widths(const std::string& text) {
       read = 0;
     }
     if (word.empty() || read != word.size()) {
-      throw Error("widths '" + text +
-                  "' must be whole numbers with commas between, such as 8,1,1,1");
+      throw Error("widths '" + text + "' must be comma-separated whole numbers, such as 8,1,1,1");
     }
     at = comma + 1;
   }
@@ -106,12 +105,10 @@ void run_capacity(const Options& options) {
     rows.push_back(row);
   }
   std::printf(
-      "%s\nThe largest n for which the bound lets a block compose that many functions on [n]: "
-      "precision "
-      "p = %lld bits, width d = %lld,\nL = %lld layers after the full attention. The bounds are "
-      "asymptotic with constants that are not known, here 1: compare\nblocks and exponents, do not "
-      "read "
-      "thresholds. No bound: constant width and log n bits do.\n",
+      "%s\nEach cell is the largest n for which the bound lets a block compose that many functions "
+      "on [n].\nPrecision p = %lld bits, width d = %lld, L = %lld layers after the full attention. "
+      "The bounds are asymptotic and\ntheir constants, unknown, are taken as 1: compare blocks and "
+      "exponents, not thresholds.\nNo bound: constant width and log n bits are enough.\n",
       text_table(head, rows).c_str(), static_cast<long long>(options.precision),
       static_cast<long long>(options.width), static_cast<long long>(options.layers));
 }
@@ -120,27 +117,30 @@ void run_capacity(const Options& options) {
 
 void add_capacity(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "capacity", "How many functions a hybrid block can compose, by the bounds of the MURA paper");
+      "capacity", "Bound how many functions a hybrid block can compose (MURA paper)");
   const auto options = std::make_shared<Options>();
-  command->add_option("--precision", options->precision, "Bits a number")->capture_default_str();
+  command->add_option("--precision", options->precision, "Bits per number")->capture_default_str();
   command->add_option("--width", options->width, "Model width")->capture_default_str();
   command->add_option("--layers", options->layers, "Layers after the full attention")
       ->capture_default_str();
-  command->add_option("--kappa", options->kappa, "Entries that a top-kappa access layer retrieves")
+  command->add_option("--kappa", options->kappa, "Entries retrieved by a top-kappa access layer")
       ->capture_default_str();
   command
       ->add_option("--widths", options->widths,
-                   "Retrieval widths of a multi-hop block, such as 8,1,1,1; may be given again "
+                   "Retrieval widths of a multi-hop block, such as 8,1,1,1; may be repeated "
                    "[32 16,1 11,1,1 8,1,1,1]")
       ->type_name("K1,K2,...");
-  command->add_option("--functions", options->functions, "Compositions to show, up to so many")
+  command
+      ->add_option("--functions", options->functions,
+                   "Largest number of composed functions to show")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
-      "Capacities: p d (L + kappa + 1) with top-kappa access, p d m prod(kappa) with m hops; they "
-      "must "
-      "be at least\nsqrt(n) for two functions, n^(1/(m+1)) for m+1 functions with m hops.\n\n"
+      "Capacity is p d (L + kappa + 1) with top-kappa access and p d m prod(kappa) with m hops. It "
+      "must be at least\nsqrt(n) to compose two functions, and n^(1/(m+1)) to compose m+1 "
+      "functions "
+      "with m hops.\n\n"
       "Examples:\n"
       "  hopmix capacity\n"
       "  hopmix capacity --precision 8 --width 256 --kappa 64 --widths 64 --widths 16,1 --json");

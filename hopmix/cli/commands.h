@@ -19,11 +19,11 @@ void add_reproduce(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_info(CLI::App& app);
 
-/// Writes what was printed so far. Throws Error if it cannot be written: a full disk, say.
+/// Flushes standard output. Throws Error if the write fails, for example on a full disk.
 void flush_output();
 
-/// Parses and runs. Returns the exit code: 0, 1 (a fault of ours or of the machine), 2 (bad input),
-/// 130 (interrupted).
+/// Parses the command line and runs it. Returns the exit code: 0, 1 (internal or system error), 2
+/// (bad input) or 130 (interrupted).
 int run(int argc, const char* const* argv);
 
 }  // namespace hopmix::cli

@@ -127,12 +127,12 @@ void print_table(const std::vector<Summary>& summaries, const Options& options) 
   std::printf(".\n");
   if (apart)
     std::printf(
-        "none: some token has no path to an earlier one, or some output none to its input.\n");
+        "none: some token has no path to an earlier token, or some output no path to its input.\n");
   if (sampled) {
     std::printf("+-: hops from %lld sampled tokens, 95%% confidence.\n",
                 static_cast<long long>(options.sources));
   }
-  if (gap) std::printf("(-x%%): the optimum is at most x%% below.\n");
+  if (gap) std::printf("(-x%%): the optimum is at most x%% lower.\n");
 }
 
 void draw(const std::vector<Summary>& summaries, const Options& options) {
@@ -170,7 +170,7 @@ void run_compare(const Options& options) {
       };
       Summary summary = summarize(spec, options.n, settings);
       stopped = interrupt.interrupted();
-      if (stopped) break;  // its numbers are not all there
+      if (stopped) break;  // its numbers are incomplete
       summaries.push_back(std::move(summary));
     }
   }
@@ -185,7 +185,7 @@ void run_compare(const Options& options) {
     std::fprintf(stderr, "stopped: %zu of %zu patterns\n", summaries.size(), options.specs.size());
     throw CLI::RuntimeError(kInterrupted);
   }
-  // Last: what was computed is not lost with a picture that cannot be drawn.
+  // Plot last, so that a failing plot loses no results.
   if (!options.plot.empty()) draw(summaries, options);
 }
 
@@ -193,27 +193,27 @@ void run_compare(const Options& options) {
 
 void add_compare(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("compare", "What patterns cost and carry: reads, cache, hops, congestion");
+      app.add_subcommand("compare", "Compare patterns: reads, cache, hops, congestion");
   const auto options = std::make_shared<Options>();
   command->add_option("SPEC", options->specs, "Patterns (see hopmix pattern --help)")->required();
-  command->add_option("-n", options->n, "Tokens; copying has half as many inputs")
+  command->add_option("-n", options->n, "Tokens; congestion copies half of them")
       ->check(CLI::Range(int64_t{2}, (int64_t{1} << 31) - 1))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
-  command->add_flag("--no-congestion", options->no_congestion,
-                    "Leave out congestion, the slow part");
+  command->add_flag("--no-congestion", options->no_congestion, "Skip congestion, the slow part");
   command
       ->add_option("--gap", options->gap,
-                   "Relative gap at which congestion is good enough past 128 inputs")
+                   "Relative gap at which the congestion search stops, past 128 inputs")
       ->capture_default_str();
   command
-      ->add_option("--sources", options->sources, "Tokens to sample hops from, past 16384 tokens")
+      ->add_option("--sources", options->sources,
+                   "Tokens to sample hops from, when there are more than 16384")
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of what is sampled or searched")
+  command->add_option("--seed", options->seed, "Seed of the samples and searches")
       ->capture_default_str();
   command->add_option("--plot", options->plot,
-                      "Write reads against hops and congestion, .svg or .png (needs gnuplot)");
+                      "Plot hops and congestion against reads, .svg or .png (needs gnuplot)");
   command->footer(
       "Congestion: lower and cut are bounds, fractional is the optimum when paths may be split, "
       "upper "

@@ -90,8 +90,8 @@ void print_table(const Design& design, const Options& options) {
     }
   }
   std::printf(
-      "%lld patterns scored%s. reads: the largest row; front: none has as little of all three; "
-      "known: of a paper; over: over the limits.\n",
+      "%lld patterns scored%s. reads: the largest row; front: Pareto-optimal in reads, cache and "
+      "objective; known: from a paper; over: over the limits.\n",
       static_cast<long long>(design.evaluations), design.stopped ? ", stopped before the end" : "");
 }
 
@@ -127,30 +127,29 @@ void add_design(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   DesignOptions& design = options->design;
   command->add_option("-n", design.n, "Tokens")->capture_default_str();
-  command->add_option("--reads", design.reads, "Reads of one token, at most");
-  command->add_option("--cache", design.cache, "Tokens kept, at most");
-  command->add_option("--minimize", design.minimize, "hops (the mean) or congestion")
+  command->add_option("--reads", design.reads, "Most reads per token");
+  command->add_option("--cache", design.cache, "Most tokens in the cache");
+  command->add_option("--minimize", design.minimize, "What to minimize: mean hops or congestion")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Objective>{
           {"hops", Objective::kHops}, {"congestion", Objective::kCongestion}}))
       ->default_str("hops")
       ->option_text("hops|congestion [hops]");
-  command->add_option("--seed", design.seed, "Same seed, same patterns")->capture_default_str();
+  command->add_option("--seed", design.seed, "Seed; the same seed gives the same patterns")
+      ->capture_default_str();
   command
-      ->add_option(
-          "--evaluations", design.evaluations,
-          "Patterns scored for each pair of limits and family (20 times as many offset sets)")
+      ->add_option("--evaluations", design.evaluations,
+                   "Patterns scored per pair of limits and family (20 times as many offset sets)")
       ->capture_default_str();
   command
       ->add_option("--time", options->seconds,
-                   "Stop after so many seconds; what is found then varies")
+                   "Stop after this many seconds; results then vary between runs")
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS");
   command->add_flag("--json", options->json,
-                    "Print JSON, with the points that are not on the front");
+                    "Print JSON, including points that are not on the front");
   command->footer(
-      "Smaller limits are searched too, and those of each known pattern within them: every winner "
-      "is a "
-      "spec ready to\ntrain. Ctrl-C prints the best so far.\n\n"
+      "The search also covers smaller limits, and the limits of each known pattern within them. "
+      "Every result is a spec that\n`hopmix train` accepts. Ctrl-C prints the best so far.\n\n"
       "Examples:\n"
       "  hopmix design -n 1024 --reads 12 --cache 16\n"
       "  hopmix design -n 1024 --reads 32 --evaluations 2000 --seed 1 --json\n"

@@ -34,7 +34,7 @@ void run_eval(const Options& options) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("eval", "Measure a trained run on fresh data, by slice");
+  CLI::App* command = app.add_subcommand("eval", "Evaluate a trained run on fresh data, by slice");
   const auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "A run directory")->required()->type_name("RUN_DIR");
   add_set_option(*command, options->settings);

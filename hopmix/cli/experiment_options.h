@@ -1,4 +1,4 @@
-// The options that name an experiment on the command line.
+// Command-line options that select an experiment.
 #pragma once
 
 #include <CLI/CLI.hpp>

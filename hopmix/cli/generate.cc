@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string run, load_state, save_state, prompts;
-  std::optional<std::string> prompt;  // needed unless a state is loaded, or there are prompts
+  std::optional<std::string> prompt;  // required without --load-state and --prompts
   int64_t batch = 16;
   decode::GenerateConfig config;
   bool greedy = false, json = false;
@@ -34,7 +34,7 @@ struct TextRun {
   int64_t step;
 };
 
-// The model and the tokenizer alone: the text that it was trained on may be gone.
+// Loads the model and its tokenizer only; the training text may be gone.
 TextRun load_text_run(const fs::path& run) {
   if (!fs::is_directory(run)) throw Error("'" + run.string() + "' is not a run directory");
   toml::table document = load_document(run, {});
@@ -43,7 +43,7 @@ TextRun load_text_run(const fs::path& run) {
   const std::string name = task.require("name");
   if (name != "text") {
     throw Error("'" + run.string() + "' was trained on the task '" + name +
-                "': only a run of the task 'text' can generate");
+                "': must be a run of the task 'text'");
   }
   if (const int64_t threads = root.get("threads", 0))
     at::set_num_threads(static_cast<int>(threads));
@@ -81,7 +81,7 @@ void print_json(const Options& options, const decode::Generation& made, int64_t 
   std::printf("%s\n", json.dump(2).c_str());
 }
 
-// As soon as all before it are done: `==> LINE <==`, and the prompt with its text behind it.
+// Prints one finished text: `==> LINE <==`, then the prompt followed by its text.
 void show_text(const Options& options, size_t i, const std::string& prompt,
                const decode::Batch::Left& left, int64_t step) {
   if (options.json) {
@@ -118,8 +118,7 @@ void run_prompts(const Options& options, const std::vector<std::string>& prompts
                format_count(per_second(total.prompt_tokens, total.prompt_seconds)).c_str());
   if (total.failed.empty()) return;
   throw Error(std::to_string(total.failed.size()) + " of " + std::to_string(prompts.size()) +
-              " texts ended in an error, the first of line " +
-              std::to_string(total.failed.front() + 1));
+              " texts failed, the first on line " + std::to_string(total.failed.front() + 1));
 }
 
 void check(const CLI::App& command, const Options& options) {
@@ -130,16 +129,16 @@ void check(const CLI::App& command, const Options& options) {
       throw Error(std::string(name) + " = '': must name a file");
     }
   }
-  if (many && options.prompt) throw Error("--prompt: must be left out where there is --prompts");
+  if (many && options.prompt) throw Error("--prompt: cannot be combined with --prompts");
   if (many && !options.save_state.empty()) {
-    throw Error("--save-state: is of one text, not of those of --prompts");
+    throw Error("--save-state: saves a single text and cannot be combined with --prompts");
   }
   if (options.batch < 1) {
     throw Error("--batch = " + std::to_string(options.batch) + ": must be at least 1");
   }
   if (!many && !options.prompt && options.load_state.empty()) throw Error("--prompt is required");
   for (const std::string& stop : options.config.stops) {
-    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be UTF-8, which it is not");
+    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be valid UTF-8");
   }
   if (many) decode::check(options.config);
 }
@@ -183,55 +182,52 @@ void run_generate(const CLI::App& command, Options options) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("generate", "Go on with a text, from a run of the task text");
+  CLI::App* command = app.add_subcommand("generate", "Generate text with a run of the task text");
   const auto options = std::make_shared<Options>();
   decode::GenerateConfig& config = options->config;
   command->add_option("run", options->run, "A run directory")->required()->type_name("RUN_DIR");
-  command->add_option("--prompt", options->prompt, "The text to go on with")->type_name("TEXT");
+  command->add_option("--prompt", options->prompt, "The text to continue")->type_name("TEXT");
   CLI::Option* prompts =
       command
           ->add_option("--prompts", options->prompts,
-                       "A file of prompts, one a line, that all go on together; - is stdin")
+                       "A file with one prompt per line, generated in batches; - is stdin")
           ->type_name("FILE");
   command
       ->add_option("--batch", options->batch,
-                   "How many of them at once, at most; others begin as these end")
+                   "Largest batch of --prompts; the next prompt joins when a text ends")
       ->capture_default_str()
       ->needs(prompts);
   command
       ->add_option("--load-state", options->load_state,
-                   "Go on where --save-state left off, with the prompt behind it if there is one")
+                   "Continue from a file of --save-state, with the prompt, if any, appended")
       ->type_name("FILE");
   command
       ->add_option("--save-state", options->save_state,
-                   "Write what the model remembers of the text, once it is done")
+                   "Save the model's state at the end of the text")
       ->type_name("FILE");
-  command->add_option("--tokens", config.tokens, "How many, at most")->capture_default_str();
+  command->add_option("--tokens", config.tokens, "Most tokens to generate")->capture_default_str();
   command
       ->add_option("--temperature", config.sampling.temperature,
-                   "Logits are divided by it; 0: the most probable token, always")
+                   "Divides the logits; 0 always takes the most probable token")
       ->capture_default_str();
-  command->add_option("--top-k", config.sampling.top_k, "Only the K most probable tokens; 0: all")
+  command
+      ->add_option("--top-k", config.sampling.top_k,
+                   "Sample from the K most probable tokens; 0: from all")
       ->capture_default_str();
   command
       ->add_option("--top-p", config.sampling.top_p,
-                   "Of these, the fewest that have probability P together")
+                   "Then from the fewest tokens whose probabilities reach P")
       ->capture_default_str();
-  command
-      ->add_option("--seed", config.seed,
-                   "Of what is drawn; of the second of --prompts one more, and so on")
+  command->add_option("--seed", config.seed, "Random seed; line i of --prompts uses SEED + i - 1")
       ->capture_default_str();
-  command
-      ->add_option("--stop", config.stops,
-                   "End before this text appears; may be given several times")
+  command->add_option("--stop", config.stops, "Stop before this text appears; may be repeated")
       ->type_name("TEXT")
       ->take_all();
-  command->add_flag("--greedy", options->greedy, "The same as --temperature 0");
+  command->add_flag("--greedy", options->greedy, "Same as --temperature 0");
   command->add_flag("--json", options->json,
-                    "Print JSON once it is done; of --prompts, a line for each");
+                    "Print JSON at the end; with --prompts, one line per text");
   command->footer(
-      "The text goes to stdout as it is made, speed and the bytes of the model's state to "
+      "The text goes to stdout as it is generated; speed and the size of the state go to "
       "stderr.\n\n"
       "Examples:\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:'\n"

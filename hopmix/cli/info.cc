@@ -20,7 +20,7 @@ std::string describe_products() {
 }
 
 void info() {
-  const std::string products = describe_products();  // or an error, before anything is printed
+  const std::string products = describe_products();  // may throw, so before printing anything
   std::printf("hopmix   %s\n", HOPMIX_VERSION);
   std::printf("torch    %s\n", TORCH_VERSION);
   std::printf("compiler %s\n", __VERSION__);
@@ -34,7 +34,7 @@ void info() {
 
 void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "info", "Versions, CPU features and products in use, threads, whether CUDA");
+      "info", "Show versions, CPU features, threads and the matrix product engine");
   command->footer("Example:\n  hopmix info");
   command->callback(info);
 }

@@ -20,7 +20,7 @@ extern char** environ;
 namespace hopmix::cli {
 namespace {
 
-// A child and the unlinked file that takes its stderr.
+// A child process and the unlinked file that receives its stderr.
 struct Child {
   size_t index;
   std::FILE* errors;
@@ -43,8 +43,8 @@ pid_t start(const std::vector<std::string>& command, std::FILE* errors) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, fileno(errors), STDERR_FILENO);
-  // A group of its own: Ctrl-C reaches us alone, and we pass it on once, for a second one ends a
-  // child unsaved.
+  // Each child gets its own process group, so that only we receive Ctrl-C. We forward it once: a
+  // second one would kill a child before it saves.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);

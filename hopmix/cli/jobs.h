@@ -1,4 +1,4 @@
-// Child processes, a few at a time.
+// Runs child processes, several in parallel.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace hopmix::cli {
 
-/// A child's end: which command, its exit code (128 + signal if a signal ended it), and what it
-/// wrote to stderr.
+/// How a child ended: the index of its command, its exit code (128 + signal if a signal killed it)
+/// and its stderr.
 struct JobEnd {
   size_t index = 0;
   int code = 0;
   std::string errors;
 };
 
-/// Runs `commands`, `jobs` at a time, in order; the first word is the program. `ended` hears of
-/// each end, `tick` is called about twice a second. When `stop` says so, no more are started, and
-/// those running are sent SIGINT once and waited for.
+/// Runs `commands` in order, up to `jobs` in parallel; the first word is the program. Calls `ended`
+/// for each child that ends, and `tick` about twice a second. Once `stop` returns true, starts no
+/// more, sends the running ones SIGINT once and waits for them.
 void run_jobs(const std::vector<std::vector<std::string>>& commands, int64_t jobs,
               const std::function<void(const JobEnd&)>& ended, const std::function<void()>& tick,
               const std::function<bool()>& stop);

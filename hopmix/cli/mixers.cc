@@ -8,7 +8,7 @@
 namespace hopmix::cli {
 namespace {
 
-constexpr int64_t kTokens = 1024;  // where state bytes are quoted
+constexpr int64_t kTokens = 1024;  // length at which state bytes are listed
 
 int64_t default_state_bytes(const nn::MixerEntry& entry) {
   const nn::BlockDefaults defaults;
@@ -30,11 +30,11 @@ void print_table() {
                     std::to_string(default_state_bytes(entry)), entry.source});
   }
   std::printf(
-      "%s\nReads and cache (in vectors) a token; n: tokens so far, w: window, S_i: row i of the "
-      "pattern S.\n"
-      "State bytes: of one sequence after %lld tokens, width %lld, float32, the mixer's default "
-      "keys; of mura, topk_access, hysparse and retrieved_recurrence beside the attention's whose "
-      "cache they read.\n",
+      "%s\nReads and cache (in vectors) are per token; n: tokens so far, w: window, S_i: row i of "
+      "the pattern S.\n"
+      "State bytes: one sequence after %lld tokens, width %lld, float32, default keys. For mura, "
+      "topk_access, hysparse and retrieved_recurrence, they exclude the state of the attention "
+      "whose cache the mixer reads.\n",
       text_table({"mixer", "equation", "reads", "cache", "state bytes", "source"}, rows,
                  {true, true, true, true, false, true})
           .c_str(),
@@ -57,8 +57,8 @@ void print_json() {
 }  // namespace
 
 void add_mixers(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("mixers", "Every mixer: equation, time and cache per token, source");
+  CLI::App* command = app.add_subcommand(
+      "mixers", "List every mixer: equation, reads, cache and state per token, source");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print JSON");
   command->footer("Example:\n  hopmix mixers --json");

@@ -16,7 +16,7 @@
 namespace hopmix::cli {
 namespace {
 
-// Past this many tokens the hops of a pattern without offsets take minutes, so they are left out.
+// Beyond this many tokens, hops of a pattern without offsets would take minutes; skip them.
 constexpr int64_t kMaxSearched = 32768;
 constexpr int kPlotPixels = 800, kCurveHeight = 450;
 constexpr int64_t kMostNodes = 512;  // of a graph that dot lays out in seconds
@@ -55,7 +55,7 @@ nlohmann::ordered_json to_json(const Pattern& pattern, const Cost& spent,
   return json;
 }
 
-// "8 at most, 3.65 on average", or why not.
+// "8 at most, 3.65 on average", or the reason there is no number.
 std::string describe(const std::optional<Hops>& reach) {
   if (!reach) return "not computed beyond " + std::to_string(kMaxSearched) + " tokens";
   if (!reach->diameter)
@@ -75,7 +75,7 @@ double reads_per_token(const Pattern& pattern, const Cost& spent) {
 void print_stats(const Pattern& pattern, const Cost& spent, const std::optional<Hops>& reach) {
   std::printf("pattern       %s\n", pattern.spec().c_str());
   std::printf("tokens        %lld\n", static_cast<long long>(pattern.size()));
-  std::printf("reads         %lld, %.2f a token, %lld at most\n",
+  std::printf("reads         %lld, %.2f per token, %lld at most\n",
               static_cast<long long>(spent.reads_total), reads_per_token(pattern, spent),
               static_cast<long long>(spent.reads_max));
   std::printf("cache         %lld tokens at most\n", static_cast<long long>(spent.cache_peak));
@@ -84,11 +84,12 @@ void print_stats(const Pattern& pattern, const Cost& spent, const std::optional<
 
 void print_matrix(const Pattern& pattern) {
   const Cost spent = cost(pattern);
-  std::printf("%s%s, %lld tokens: %.2f reads a token (%lld at most); cache %lld at most; hops %s\n",
-              terminal_matrix(pattern).c_str(), pattern.spec().c_str(),
-              static_cast<long long>(pattern.size()), reads_per_token(pattern, spent),
-              static_cast<long long>(spent.reads_max), static_cast<long long>(spent.cache_peak),
-              describe(affordable_hops(pattern)).c_str());
+  std::printf(
+      "%s%s, %lld tokens: %.2f reads per token (%lld at most); cache %lld at most; hops %s\n",
+      terminal_matrix(pattern).c_str(), pattern.spec().c_str(),
+      static_cast<long long>(pattern.size()), reads_per_token(pattern, spent),
+      static_cast<long long>(spent.reads_max), static_cast<long long>(spent.cache_peak),
+      describe(affordable_hops(pattern)).c_str());
 }
 
 void run_pattern(const Options& options) {
@@ -103,7 +104,7 @@ void run_pattern(const Options& options) {
   if (!options.graph.empty()) {
     if (pattern.size() > kMostNodes) {
       throw Error("n " + std::to_string(pattern.size()) + " must be at most " +
-                  std::to_string(kMostNodes) + " for --graph; --dot writes any");
+                  std::to_string(kMostNodes) + " for --graph; --dot has no limit");
     }
     draw_graph(graphviz(pattern), options.graph);
   }
@@ -125,27 +126,24 @@ void run_pattern(const Options& options) {
 }  // namespace
 
 void add_pattern(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("pattern", "Print a pattern, say what it costs, or draw it");
+  CLI::App* command = app.add_subcommand("pattern", "Print, measure or draw a pattern");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("SPEC", options->spec, "Pattern, such as '2^k' or 'cached(k^2+1) | global(4)'")
       ->required();
   command->add_option("-n", options->n, "Tokens")->capture_default_str();
-  command->add_flag("--stats", options->stats,
-                    "Numbers instead of the picture: reads, cache, hops");
-  command->add_flag("--json", options->json, "The numbers as JSON");
-  command->add_option("--plot", options->plot,
-                      "Write the matrix as a picture, .svg or .png (needs gnuplot)");
+  command->add_flag("--stats", options->stats, "Print reads, cache and hops instead of the matrix");
+  command->add_flag("--json", options->json, "Print the statistics as JSON");
+  command->add_option("--plot", options->plot, "Plot the matrix, .svg or .png (needs gnuplot)");
   command->add_option("--plot-cache", options->plot_cache,
-                      "Write the tokens kept over time, .svg or .png (needs gnuplot)");
+                      "Plot the cache size over time, .svg or .png (needs gnuplot)");
   command->add_option("--plot-hops", options->plot_hops,
-                      "Write hops between tokens as a heat map, .svg or .png (needs gnuplot)");
+                      "Plot hops between tokens as a heat map, .svg or .png (needs gnuplot)");
   command->add_option("--graph", options->graph,
-                      "Write the graph of reads, .svg or .png (needs Graphviz); for small n");
-  command->add_option("--dot", options->dot, "Write the graph of reads for Graphviz");
+                      "Draw the graph of reads, .svg or .png (needs Graphviz); up to 512 tokens");
+  command->add_option("--dot", options->dot, "Write the graph of reads in Graphviz's language");
   command->add_option("--csr", options->csr,
-                      "Write the reads as a Matrix Market file, which dag(FILE) reads back");
+                      "Write the reads as a Matrix Market file that dag(FILE) accepts");
   command->footer(
       "Patterns, joined by |: dense, window(w), an increasing expression in k (2^k, k^2+1), "
       "offsets(1,2,5), fib,\n"

@@ -11,7 +11,7 @@
 namespace hopmix::cli {
 namespace {
 
-// What the command prints.
+// The output of the command.
 std::string pattern(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "pattern");
   return output_of(add_pattern, arguments);
@@ -22,17 +22,18 @@ std::string error(const std::vector<std::string>& arguments) {
 }
 
 TEST(PatternCommand, PrintsThePictureAndASummary) {
-  EXPECT_EQ(pattern({"2^k", "-n", "4"}),
-            "○\n■ ○\n■ ■ ○\n· ■ ■ ○\n"
-            "2^k, 4 tokens: 1.25 reads a token (2 at most); cache 2 at most; hops 2 at most, 1.17 "
-            "on average\n");
+  EXPECT_EQ(
+      pattern({"2^k", "-n", "4"}),
+      "○\n■ ○\n■ ■ ○\n· ■ ■ ○\n"
+      "2^k, 4 tokens: 1.25 reads per token (2 at most); cache 2 at most; hops 2 at most, 1.17 "
+      "on average\n");
 }
 
 TEST(PatternCommand, StatsInWords) {
-  EXPECT_EQ(
-      pattern({"cached(2^k)", "-n", "300", "--stats"}),
-      "pattern       cached(2^k)\ntokens        300\nreads         2189, 7.30 a token, 9 at most\n"
-      "cache         9 tokens at most\nhops          8 at most, 3.77 on average\n");
+  EXPECT_EQ(pattern({"cached(2^k)", "-n", "300", "--stats"}),
+            "pattern       cached(2^k)\ntokens        300\nreads         2189, 7.30 per token, 9 "
+            "at most\n"
+            "cache         9 tokens at most\nhops          8 at most, 3.77 on average\n");
   EXPECT_NE(pattern({"blocks(2)", "-n", "4", "--stats"})
                 .find("hops          unbounded, 4 pairs have no path"),
             std::string::npos);
@@ -92,13 +93,13 @@ TEST(PatternCommand, DrawsCacheHopsAndGraph) {
   EXPECT_NE(read_file(graph).find("1&#45;&gt;0"), std::string::npos);
   std::filesystem::remove_all(folder);
   EXPECT_EQ(error({"2^k", "-n", "513", "--graph", graph}),
-            "n 513 must be at most 512 for --graph; --dot writes any");
+            "n 513 must be at most 512 for --graph; --dot has no limit");
 }
 
 TEST(PatternCommand, BadInputIsAnError) {
   EXPECT_EQ(error({"window(0)"}),
             "pattern 'window(0)': argument at character 8: 0 must be at least 1");
-  EXPECT_EQ(error({"2^k", "-n", "-1"}), "n -1 must be 0 to 2147483647");
+  EXPECT_EQ(error({"2^k", "-n", "-1"}), "n -1 must be from 0 to 2147483647");
   EXPECT_THROW(pattern({}), CLI::ParseError);
   EXPECT_THROW(pattern({"2^k", "--stat"}), CLI::ParseError);
   EXPECT_THROW(pattern({"2^k", "-n", "x"}), CLI::ParseError);

@@ -15,7 +15,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   std::string text =
       from_stdin ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_file(file);
   const std::string name = from_stdin ? "stdin" : "'" + file + "'";
-  if (text.empty()) throw Error("--prompts: " + name + " holds no line");
+  if (text.empty()) throw Error("--prompts: " + name + " has no lines");
   if (!text.ends_with('\n')) text += '\n';
   std::vector<std::string> prompts;
   for (size_t begin = 0; begin < text.size();) {
@@ -26,9 +26,9 @@ std::vector<std::string> read_prompts(const std::string& file) {
       return Error("--prompts: line " + std::to_string(prompts.size()) + " of " + name + ' ' +
                    what);
     };
-    if (line.empty()) throw bad("is empty: each must be a prompt");
+    if (line.empty()) throw bad("is empty: each line must hold a prompt");
     if (const auto byte = decode::first_bad_utf8(line)) {
-      throw bad("must be UTF-8, which its byte " + std::to_string(*byte) + " is not");
+      throw bad("must be UTF-8, but byte " + std::to_string(*byte) + " is invalid");
     }
     begin = end + 1;
   }
@@ -58,7 +58,7 @@ PromptsTotal go_on(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
     }
     for (decode::Batch::Piece& piece : batch.step()) {
       if (!piece.left) continue;
-      piece.left->session = {};  // nobody goes on with it
+      piece.left->session = {};  // free its state; nothing continues it
       ended[prompt_of.at(piece.id)] = std::move(piece.left);
     }
     for (; shown < prompts.size() && ended[shown]; ended[shown++].reset()) {

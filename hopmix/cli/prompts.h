@@ -1,4 +1,4 @@
-// Prompts of a file that go on together.
+// Batched generation from a file of prompts.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 namespace hopmix::cli {
 
-/// The lines of a file, or of stdin if it is "-". Throws Error, naming file and line, where one is
-/// empty or not UTF-8, and where there is none.
+/// The lines of a file, or of stdin if it is "-". Throws Error, naming the file and line, if a line
+/// is empty or not UTF-8, or if there are no lines.
 std::vector<std::string> read_prompts(const std::string& file);
 
-/// What all of them took.
+/// Totals over all prompts.
 struct PromptsTotal {
   int64_t prompt_tokens = 0, tokens = 0;
-  double prompt_seconds = 0, seconds = 0;  // for the prompts, and for what follows
-  std::vector<size_t> failed = {};         // the prompts, from 0, whose text ended in an error
+  double prompt_seconds = 0, seconds = 0;  // for the prompts; for the generated text
+  std::vector<size_t> failed = {};         // indices, from 0, of the prompts that failed
 };
 
-/// Goes on with each of `prompts` behind `session`, by `config` with the seed of prompt i raised by
-/// i: `at_most` at once, others as these end. Hands them to `show` in the order of the prompts.
+/// Continues `session` with each of `prompts`, in batches of up to `at_most`; the next prompt joins
+/// when a text ends. Prompt i uses `config` with its seed raised by i. Calls `show` with the
+/// results in the order of the prompts.
 PromptsTotal go_on(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                    const std::vector<std::string>& prompts, const decode::GenerateConfig& config,
                    const decode::Session& session, int64_t at_most,

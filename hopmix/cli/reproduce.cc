@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kInterrupted = 130;
-// Nothing is trained for these: about patterns, and a model whose weights are written down.
+// These train nothing: one measures patterns, the other builds a model with constructed weights.
 constexpr const char* kPropositions = "propositions";
 constexpr const char* kTheorem = "theorem";
 
@@ -40,8 +40,8 @@ struct Options {
   bool json = false, no_plot = false;
 };
 
-// Beside the working directory first, so that a checkout's own files win over the ones it was built
-// from.
+// Looks in the working directory first, so that a checkout's own files take precedence over those
+// of the build.
 std::vector<fs::path> sweep_folders() {
   return {"configs/reproduce", fs::path(HOPMIX_CONFIG_DIR) / "reproduce"};
 }
@@ -59,18 +59,18 @@ fs::path find_sweep(const std::string& name) {
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  throw Error("reproduction '" + name + "' is not known" + suggestion(name, known));
+  throw Error("unknown reproduction '" + name + "'" + suggestion(name, known));
 }
 
-// A cell whose directory holds another config would mix two experiments in one table.
+// Reusing a run directory with a different config would mix two experiments in one table.
 void check_run(const train::Cell& cell, const toml::table& resolved) {
   const fs::path config = cell.run / "config.toml";
   if (!fs::exists(config)) return;
   const std::string difference =
       train::first_difference(config::parse_file(config), resolved, config.string(), "this table");
   if (!difference.empty()) {
-    throw Error("'" + cell.run.string() + "' is of another config (" + difference +
-                "); remove it, or give --runs another folder");
+    throw Error("'" + cell.run.string() + "' was created with a different config (" + difference +
+                "); remove it, or choose another folder with --runs");
   }
 }
 
@@ -82,17 +82,17 @@ toml::table resolve(const train::Cell& cell) {
   }
 }
 
-// What a child that failed said, or that it said nothing.
+// Why a child failed: its error output, else its exit code.
 std::string reason(const JobEnd& end) {
   std::string text = end.errors;
   while (text.ends_with("\n")) text.pop_back();
   if (text.starts_with("hopmix: ")) text.erase(0, 8);
   if (!text.empty()) return text;
-  return end.code > 128 ? "ended by signal " + std::to_string(end.code - 128)
-                        : "ended with code " + std::to_string(end.code);
+  return end.code > 128 ? "killed by signal " + std::to_string(end.code - 128)
+                        : "exited with code " + std::to_string(end.code);
 }
 
-// Redraws the table in place on a terminal; elsewhere says a line for each cell that ends.
+// Redraws the table in place on a terminal; elsewhere prints a line for each finished cell.
 class LiveTable {
  public:
   explicit LiveTable(bool quiet) : quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO)) {}
@@ -100,7 +100,7 @@ class LiveTable {
   void draw(const std::string& text) {
     if (!terminal_) return;
     if (lines_ > 0) std::fprintf(stderr, "\033[%dA\033[J", lines_);
-    // Wrapping is off: a line that took two would not be drawn over.
+    // Disable wrapping: a wrapped line would not be overwritten.
     std::fprintf(stderr, "\033[?7l%s\033[?7h", text.c_str());
     lines_ = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
   }
@@ -116,14 +116,14 @@ class LiveTable {
   int lines_ = 0;
 };
 
-// What is to be trained: the command of each cell that is not complete.
+// What remains to be trained: the command of each incomplete cell.
 struct Plan {
   std::vector<size_t> cells;
   std::vector<std::vector<std::string>> commands;
 };
 
-// Every cell's config is resolved before the first is trained: a mistake in the last row costs no
-// hour.
+// Resolves every cell's config before training the first, so that a mistake in the last row shows
+// at once.
 Plan make_plan(const std::vector<train::Cell>& cells, const std::vector<nlohmann::json>& results) {
   Plan plan;
   for (size_t i = 0; i < cells.size(); ++i) {
@@ -145,7 +145,7 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
                  const Options& options, std::vector<nlohmann::json>& results) {
   LiveTable live(options.json);
   live.say(sweep.title + ": " + std::to_string(cells.size()) + " runs, " +
-           std::to_string(cells.size() - plan.cells.size()) + " done before");
+           std::to_string(cells.size() - plan.cells.size()) + " already done");
   const train::InterruptGuard interrupt;
   const StatusLine clock(/*quiet=*/true);
   const std::string total = "/" + std::to_string(plan.cells.size());
@@ -178,12 +178,12 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
   live.clear();
   if (!failure.empty()) throw Error(failure);
   if (interrupt.interrupted()) {
-    std::fprintf(stderr, "stopped; every run was saved. Go on with the same command.\n");
+    std::fprintf(stderr, "stopped; every run was saved. Run the same command to continue.\n");
     throw CLI::RuntimeError(kInterrupted);
   }
 }
 
-// Mistakes show before any training: the trained weights must fit the evaluated model.
+// Checks, before any training, that the trained weights will fit the evaluated model.
 void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
                       const std::vector<train::Cell>& cells) {
   resolve(cell);
@@ -202,8 +202,9 @@ void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
     return result;
   };
   if (sizes(otherwise) == sizes(resolved)) return;
-  throw Error("evaluations." + std::to_string(cell.row) + ".set: makes another model than '" +
-              sweep.rows[trained->row].name + "' trains, and its weights would not fit");
+  throw Error("evaluations." + std::to_string(cell.row) +
+              ".set: describes a different model than '" + sweep.rows[trained->row].name +
+              "' trains; its weights would not fit");
 }
 
 // The second table: `results` of evaluation_cells.
@@ -225,12 +226,12 @@ void reproduce_sweep(const Options& options) {
   std::vector<std::string> settings = options.settings;
   for (const std::string& setting : settings) {
     if (setting.starts_with("seed="))
-      throw Error("--set " + setting + ": seeds are counted by --seeds");
+      throw Error("--set " + setting + ": use --seeds to choose the number of seeds");
     if (setting.starts_with("threads="))
       throw Error("--set " + setting +
-                  ": a run has one thread; --jobs says how many run at a time");
+                  ": each run uses one thread; use --jobs to run several at once");
   }
-  // One thread a run: processes share the machine, and a cell's numbers repeat.
+  // One thread per run: processes share the machine, and results are reproducible.
   settings.push_back("threads=1");
   const std::vector<train::Cell> cells =
       train::make_cells(sweep, options.seeds, fs::path(options.runs) / sweep.name, settings);
@@ -265,13 +266,13 @@ void reproduce_sweep(const Options& options) {
 void run_reproduce(const CLI::App& command, const Options& options) {
   const bool theorem = options.name == kTheorem;
   if (!theorem && command.count("--draws") > 0) {
-    throw Error("--draws has no meaning for " + options.name + ": it is for theorem");
+    throw Error("--draws does not apply to " + options.name + ": it is for theorem");
   }
   if (!theorem && options.name != kPropositions) return reproduce_sweep(options);
   for (const char* option : {"--seeds", "--jobs", "--set", "--runs", "--results", "--no-plot"}) {
     if (command.count(option) > 0) {
-      throw Error(std::string(option) + " has no meaning for " + options.name +
-                  ": nothing is trained");
+      throw Error(std::string(option) + " does not apply to " + options.name +
+                  ": it trains nothing");
     }
   }
   if (theorem) return reproduce_theorem(options.draws, options.json);
@@ -282,35 +283,37 @@ void run_reproduce(const CLI::App& command, const Options& options) {
 
 void add_reproduce(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "reproduce", "Fill a table of structures by tasks, beside the paper's figures");
+      "reproduce", "Reproduce a table of the papers, with their figures alongside");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("name", options->name,
-                   "A file of configs/reproduce, such as table1, or its path; or propositions,\n"
+                   "A file in configs/reproduce, such as table1, or a path; or propositions,\n"
                    "or theorem")
       ->required()
       ->type_name("NAME");
-  command->add_option("--seeds", options->seeds, "Seeds a cell")
+  command->add_option("--seeds", options->seeds, "Seeds per cell")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--jobs", options->jobs, "Runs at a time, one thread each")
+  command->add_option("--jobs", options->jobs, "Runs in parallel, one thread each")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--draws", options->draws, "Of theorem: choices of functions, each asked all")
+  command
+      ->add_option("--draws", options->draws,
+                   "For theorem: random choices of functions, each asked every question")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   add_set_option(*command, options->settings);
-  command->add_option("--runs", options->runs, "Folder of the runs")
+  command->add_option("--runs", options->runs, "Folder for the runs")
       ->capture_default_str()
       ->type_name("DIR");
-  command->add_option("--results", options->results, "Folder of the JSON and the plot")
+  command->add_option("--results", options->results, "Folder for the JSON and the plots")
       ->capture_default_str()
       ->type_name("DIR");
-  command->add_flag("--no-plot", options->no_plot, "Write no plot (no gnuplot needed)");
-  command->add_flag("--json", options->json, "Print the JSON instead of the table");
+  command->add_flag("--no-plot", options->no_plot, "Skip the plots (gnuplot is then not needed)");
+  command->add_flag("--json", options->json, "Print JSON instead of the table");
   command->footer(
-      "Runs that are complete are taken as they are; Ctrl-C saves, and the same command goes "
-      "on.\n\n"
+      "Completed runs are reused. Ctrl-C saves the running ones; the same command continues "
+      "them.\n\n"
       "Examples:\n"
       "  hopmix reproduce table1 --jobs 2\n"
       "  hopmix reproduce table1 --seeds 3 --jobs 8\n"

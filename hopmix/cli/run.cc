@@ -17,14 +17,14 @@ namespace {
 
 constexpr int kOurFault = 1, kBadInput = 2;
 
-// One line, whatever the message quotes.
+// Prints the message on one line, even if it quotes line breaks.
 int complain(std::string message, int code) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   std::fprintf(stderr, "hopmix: %s\n", message.c_str());
   return code;
 }
 
-// CLI11 asks for a subcommand without a look at the word that stands in its place.
+// CLI11 reports a missing subcommand without checking whether a misspelled one was given.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> left = app.remaining();
   if (!app.get_subcommands().empty() || left.empty()) return error.what();
@@ -33,7 +33,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return "unknown command '" + left[0] + "'" + suggestion(left[0], known);
 }
 
-// CLI11 takes what is too large for the type as the largest there is, and -1 as a huge number.
+// CLI11 clamps a number that overflows its type, and reads -1 as a huge unsigned number.
 template <typename Integer>
 std::string refuse_out_of_range(const std::string& text) {
   Integer value;
@@ -64,7 +64,8 @@ void flush_output() {
 }
 
 int run(int argc, const char* const* argv) {
-  CLI::App app{"Causal token mixers whose cost, memory and reach are chosen, not inherited."};
+  CLI::App app{
+      "Analyze, train and run causal token mixers: attention, recurrences and what lies between."};
   app.name("hopmix");
   app.require_subcommand(1);
   app.set_version_flag("--version", HOPMIX_VERSION);
@@ -87,7 +88,7 @@ int run(int argc, const char* const* argv) {
     flush_output();
     return 0;
   } catch (const CLI::RuntimeError& end) {
-    return end.get_exit_code();  // said what it had to say
+    return end.get_exit_code();  // the command has already printed its message
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return complain(explain(app, error), kBadInput);

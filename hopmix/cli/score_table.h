@@ -1,4 +1,4 @@
-// A score as people read it.
+// Prints a score for people.
 #pragma once
 
 #include "hopmix/tasks/task.h"

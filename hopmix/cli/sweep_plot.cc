@@ -17,7 +17,7 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
     for (const std::vector<double>& values : table[r]) deviation |= values.size() > 1;
   }
 
-  // The first row stands on top, so y runs downwards. One data block a column: y, mean, deviation,
+  // The first row is at the top, so y points down. One data block per column: y, mean, deviation,
   // paper.
   std::ostringstream script;
   for (size_t c = 0; c < columns; ++c) {
@@ -31,7 +31,7 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
     }
     script << "EOD\n";
   }
-  // Pixels: the labels of the rows stand left of the first panel, the key below all.
+  // Pixels: row labels are left of the first panel, the key is below all panels.
   size_t longest = 0;
   for (const train::SweepRow& row : sweep.rows) longest = std::max(longest, row.name.size());
   const int width = 80 + 9 * static_cast<int>(longest) + 230 * static_cast<int>(columns);
@@ -39,7 +39,7 @@ void plot_sweep(const train::Sweep& sweep, const train::Table& table,
   const double left = (40.0 + 9.0 * static_cast<double>(longest)) / width;
   const double bottom = 105.0 / height, top = 1 - 75.0 / height;
 
-  // Colours of Okabe and Ito, which colour-blind readers tell apart.
+  // The Okabe-Ito palette, which is safe for colour-blind readers.
   script << "set datafile missing 'nan'\n"
          << "set yrange [" << rows - 0.4 << ":-0.6]\nset xrange [0:105]\nset xtics 0,25,100\n"
          << "set grid xtics lc rgb '#d0d0d0'\nset border 3\nset tics nomirror\n"

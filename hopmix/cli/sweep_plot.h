@@ -1,4 +1,4 @@
-// The table of a sweep as a picture.
+// Draws the table of a sweep.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,9 @@
 
 namespace hopmix::cli {
 
-/// One panel a column: a bar a structure with its deviation over seeds, the paper's figure as a
-/// diamond. SVG or PNG by the ending of `output`. Throws Error if gnuplot is missing or fails.
+/// Draws one panel per column: a bar per structure with its deviation over seeds, and the paper's
+/// figure as a diamond. The extension of `output` selects SVG or PNG. Throws Error if gnuplot is
+/// missing or fails.
 void plot_sweep(const train::Sweep& sweep, const train::Table& table,
                 const std::filesystem::path& output);
 

@@ -1,4 +1,4 @@
-// For tests alone.
+// For tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 namespace hopmix::cli {
 
-/// What the subcommand that `add` puts on an app prints, given its name and arguments. Passes on
-/// what it throws.
+/// Runs the subcommand that `add` registers with these arguments, its name first, and returns what
+/// it prints. Lets its exceptions through.
 inline std::string output_of(void (*add)(CLI::App&), const std::vector<std::string>& arguments) {
   CLI::App app;
   add(app);

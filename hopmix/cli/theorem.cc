@@ -14,8 +14,8 @@ namespace {
 struct Row {
   int64_t n;
   int64_t least_m, most_m;
-  bool exhaustive;  // every choice of functions
-  int64_t draws;    // else so many
+  bool exhaustive;  // try every choice of functions
+  int64_t draws;    // else this many random ones
 };
 
 struct Form {
@@ -44,7 +44,7 @@ std::string title(const Form& form) {
          (form.dtype == torch::kFloat32 ? " f32" : " f64") + (form.cumulative ? " cum" : " exact");
 }
 
-// [B,m,n]: all n^(m n) choices, or drawn ones.
+// [B,m,n]: all n^(m n) choices, or random ones.
 torch::Tensor functions_of(const Row& row, int64_t m) {
   if (!row.exhaustive) {
     torch::manual_seed(static_cast<uint64_t>(m * 100000 + row.n));
@@ -72,7 +72,7 @@ Count ask(const Row& row, int64_t m, const Form& form) {
   const torch::Tensor functions = functions_of(row, m);
   const torch::Tensor x = torch::arange(row.n).expand({functions.size(0), row.n});
   Count count{.asked = x.numel()};
-  // A draw at a time: memory stays that of one sequence.
+  // One draw at a time, so that memory stays that of one sequence.
   const int64_t piece = row.exhaustive ? functions.size(0) : 1;
   for (int64_t b = 0; b < functions.size(0); b += piece) {
     const torch::Tensor some = functions.slice(0, b, b + piece), of = x.slice(0, b, b + piece);
@@ -113,7 +113,7 @@ void reproduce_theorem(int64_t draws, bool json) {
         }
       }
     }
-  }  // the line is gone before the table comes
+  }  // clears the status line before the table
   if (json) {
     std::printf("%s\n", list.dump(2).c_str());
     return;

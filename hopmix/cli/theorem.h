@@ -5,10 +5,10 @@
 
 namespace hopmix::cli {
 
-/// Runs the block of Theorem 3.3 (nn/constructed_block.h) on every instance of small domains and on
-/// random ones up to n = 1000, then past where float32 runs out; prints how many questions it
-/// answers, as a table or as JSON. `draws`: choices of functions a row, each asked all its
-/// questions.
+/// Runs the block of Theorem 3.3 (nn/constructed_block.h) on every instance of small domains, on
+/// random ones up to n = 1000, and beyond the n where float32 fails. Prints the share of questions
+/// it answers correctly, as a table or as JSON. `draws`: random choices of functions per row, each
+/// asked every question.
 void reproduce_theorem(int64_t draws, bool json);
 
 }  // namespace hopmix::cli

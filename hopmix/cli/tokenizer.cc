@@ -34,7 +34,7 @@ void run_train(const TrainOptions& options) {
 
 std::string read_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-// The text of the command line, else of stdin.
+// The text given on the command line, else stdin.
 struct Input {
   std::string model, text;
   CLI::Option* given = nullptr;
@@ -69,7 +69,7 @@ void run_decode(const Input& input) {
 }
 
 void add_input(CLI::App& command, Input& input, const char* what) {
-  command.add_option("model", input.model, "A SentencePiece model, or bytes")
+  command.add_option("model", input.model, "A SentencePiece model, or `bytes`")
       ->required()
       ->type_name("MODEL");
   input.given = command.add_option("input", input.text, what)->type_name("TEXT");
@@ -78,7 +78,7 @@ void add_input(CLI::App& command, Input& input, const char* what) {
 }  // namespace
 
 void add_tokenizer(CLI::App& app) {
-  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Learn subwords from a text, and use them");
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train and apply subword tokenizers");
   tokenizer->require_subcommand(1);
   tokenizer->footer(
       "Examples:\n"
@@ -87,32 +87,34 @@ void add_tokenizer(CLI::App& app) {
       "  hopmix tokenizer encode x.model 'To be, or not to be'\n"
       "  hopmix tokenizer encode x.model < data/shakespeare/valid.txt | wc -w");
 
-  CLI::App* train = tokenizer->add_subcommand("train", "Learn a SentencePiece model");
+  CLI::App* train = tokenizer->add_subcommand("train", "Train a SentencePiece model");
   const auto options = std::make_shared<TrainOptions>();
-  train->add_option("--input", options->inputs, "Files, or folders of files")
+  train->add_option("--input", options->inputs, "Files or folders of text")
       ->required()
       ->type_name("PATH")
       ->take_all();
-  train->add_option("--output", options->output, "The model's file")->required()->type_name("FILE");
+  train->add_option("--output", options->output, "File to write the model to")
+      ->required()
+      ->type_name("FILE");
   train
       ->add_option("--vocabulary", options->training.vocabulary,
-                   "Tokens, 256 bytes and the unknown one included")
+                   "Tokens, including 256 bytes and the unknown token")
       ->capture_default_str();
-  train->add_option("--type", options->training.type, "How it is learnt: unigram, bpe")
+  train->add_option("--type", options->training.type, "Training algorithm: unigram or bpe")
       ->check(CLI::IsMember({"unigram", "bpe"}))
       ->capture_default_str();
   train->add_flag("--end-of-document", options->training.end_of_document,
-                  "With a token for the end of a document, which no text holds");
+                  "Add an end-of-document token, which no text contains");
   train->callback([options] { run_train(*options); });
 
-  CLI::App* encode = tokenizer->add_subcommand("encode", "Text to tokens");
+  CLI::App* encode = tokenizer->add_subcommand("encode", "Turn text into tokens");
   const auto encoded = std::make_shared<Input>();
-  add_input(*encode, *encoded, "The text; stdin if there is none");
+  add_input(*encode, *encoded, "The text; stdin if omitted");
   encode->callback([encoded] { run_encode(*encoded); });
 
-  CLI::App* decode = tokenizer->add_subcommand("decode", "Tokens to text");
+  CLI::App* decode = tokenizer->add_subcommand("decode", "Turn tokens into text");
   const auto decoded = std::make_shared<Input>();
-  add_input(*decode, *decoded, "The tokens, as encode prints them; stdin if there are none");
+  add_input(*decode, *decoded, "The tokens, as printed by encode; stdin if omitted");
   decode->callback([decoded] { run_decode(*decoded); });
 }
 

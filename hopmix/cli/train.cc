@@ -13,9 +13,9 @@
 namespace hopmix::cli {
 namespace {
 
-constexpr int kInterrupted = 130;  // what a shell gives for SIGINT
+constexpr int kInterrupted = 130;  // a shell's exit code for SIGINT
 
-// `text` as a shell takes it for one word.
+// `text` quoted so that a shell reads it as one word.
 std::string shell_word(const std::string& text) {
   const auto plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("/._-+,:@%", c); };
   if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
@@ -49,7 +49,8 @@ void run_train(const Options& options) {
   }
   const train::TrainResult result = train::train(experiment, run, options.resume, options.quiet);
   if (result.interrupted) {
-    std::fprintf(stderr, "stopped and saved at step %lld; go on with\n  hopmix train %s --resume\n",
+    std::fprintf(stderr,
+                 "stopped and saved at step %lld; continue with\n  hopmix train %s --resume\n",
                  static_cast<long long>(result.step), shell_word(run).c_str());
     throw CLI::RuntimeError(kInterrupted);
   }
@@ -78,14 +79,14 @@ void add_train(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("train", "Train the experiment that a TOML config describes");
   const auto options = std::make_shared<Options>();
-  command->add_option("config", options->config, "A config, or a run directory to go on with")
+  command->add_option("config", options->config, "A config, or a run directory to resume")
       ->required()
       ->type_name("CONFIG.toml");
   add_set_option(*command, options->settings);
-  command->add_option("--out", options->out, "The run directory (runs/NAME for NAME.toml)")
+  command->add_option("--out", options->out, "Run directory (runs/NAME for NAME.toml)")
       ->type_name("DIR");
-  command->add_flag("--resume", options->resume, "Go on from the last checkpoint");
-  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->add_flag("--resume", options->resume, "Continue from the last checkpoint");
+  command->add_flag("--quiet", options->quiet, "Print errors only");
   command->add_flag("--json", options->json, "Print the final score as JSON");
   command->footer(
       std::string(

@@ -27,8 +27,8 @@ bool has_line_end(const toml::node& node) {
   return node.is_string() && node.as_string()->get().find('\n') != std::string::npos;
 }
 
-// Strings with line ends are escaped: written over several lines they would lose the first, and
-// toml++ writes them without escapes where it may.
+// Escapes strings that contain line breaks: toml++ would write them as multi-line strings, which
+// lose the first line break.
 std::string escaped(const toml::node& node) {
   using toml::format_flags;
   format_flags flags =
@@ -108,7 +108,7 @@ std::string Table::require(std::string_view key) {
     std::vector<std::string> present;
     for (const auto& [name, value] : *node_) present.emplace_back(name.str());
     const std::string near = nearest_name(key, present);
-    throw bad(key, near.empty() ? "must be a string" : "is it '" + near + "' by mistake?");
+    throw bad(key, near.empty() ? "must be a string" : "is '" + near + "' a typo?");
   }
   return get(key, "");
 }
@@ -212,7 +212,7 @@ void set(toml::table& document, std::string_view assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
     throw Error("--set " + std::string(assignment) +
-                ": must read key=value, such as train.steps=100");
+                ": must have the form key=value, such as train.steps=100");
   }
   const std::string path(assignment.substr(0, equals));
   const std::string text(assignment.substr(equals + 1));

@@ -85,7 +85,7 @@ TEST(Config, SetReachesTablesAndArrays) {
             "--set blocks.2.m=1: '2' must be an index from 0 to 2 (exclusive)");
   EXPECT_EQ(error_of([&] { set(document, "train.steps.x=1"); }),
             "--set train.steps.x=1: 'steps' holds a value, not a table");
-  EXPECT_NE(error_of([&] { set(document, "novalue"); }).find("must read key=value"),
+  EXPECT_NE(error_of([&] { set(document, "novalue"); }).find("must have the form key=value"),
             std::string::npos);
 }
 

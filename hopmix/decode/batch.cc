@@ -11,7 +11,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The last of the `tokens` is drawn, and never read.
+// The last of the `tokens` is drawn but never read, hence the -1.
 void check_length(const nn::LanguageModel& model, int64_t behind, int64_t prompt, int64_t tokens) {
   const nn::ModelConfig& config = model.config();
   const int64_t length = behind + prompt + tokens - 1;
@@ -21,12 +21,12 @@ void check_length(const nn::LanguageModel& model, int64_t behind, int64_t prompt
   const std::string table = "the model's table of learned positions holds " +
                             std::to_string(config.max_length) + " (model.max_length)";
   if (behind > 0) {
-    throw Error("the state is of " + std::to_string(behind) + " tokens, the prompt has " +
-                std::to_string(prompt) + " and tokens = " + std::to_string(tokens) +
-                ": too many, " + table);
+    throw Error("tokens = " + std::to_string(tokens) + ": too many after a state of " +
+                std::to_string(behind) + " tokens and a prompt of " + std::to_string(prompt) +
+                ": " + table);
   }
   if (prompt > config.max_length) {
-    throw Error("prompt: has " + std::to_string(prompt) + " tokens, and " + table);
+    throw Error("prompt: has " + std::to_string(prompt) + " tokens, but " + table);
   }
   throw Error("tokens = " + std::to_string(tokens) + ": must be at most " +
               std::to_string(config.max_length - prompt + 1) + " after a prompt of " +
@@ -81,11 +81,11 @@ int64_t Batch::join(const std::string& prompt, const GenerateConfig& config,
 
 int64_t Batch::join(const std::string& prompt, const GenerateConfig& config, Session&& session) {
   if (const auto bad = first_bad_utf8(prompt)) {
-    throw Error("prompt: must be UTF-8, which byte " + std::to_string(*bad) + " is not");
+    throw Error("prompt: must be UTF-8, but byte " + std::to_string(*bad) + " is invalid");
   }
   std::vector<int64_t> read = session.unread;
   tokenizer_.encode(prompt, read);
-  if (read.empty()) throw Error("prompt = '" + prompt + "': must hold at least one token");
+  if (read.empty()) throw Error("prompt = '" + prompt + "': must contain at least one token");
   Sequence sequence = make(config, session.state.position(), static_cast<int64_t>(read.size()));
   sequence.session = std::move(session);
   sequence.session.unread.clear();
@@ -195,7 +195,8 @@ Batch::Left Batch::leave(int64_t id) {
 std::map<int64_t, Batch::Sequence>::iterator Batch::find(int64_t id) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) {
-    throw Error("sequence " + std::to_string(id) + ": has left, or never joined");
+    throw Error("sequence " + std::to_string(id) +
+                ": is not in the batch; it left or never joined");
   }
   return it;
 }

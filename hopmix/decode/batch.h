@@ -1,5 +1,5 @@
-// Texts that go on together: each has its own place, sampling and end, and every weight is read
-// once a step for all of them.
+// Batched generation: each text has its own position, sampling and stops, and each step reads every
+// weight once for the whole batch.
 #pragma once
 
 #include <chrono>
@@ -18,81 +18,82 @@
 namespace hopmix::decode {
 
 struct GenerateConfig {
-  int64_t tokens = 200;  // at most; from 1
+  int64_t tokens = 200;  // most tokens to draw, at least 1
   SamplingConfig sampling = {};
   uint64_t seed = 0;
   std::vector<std::string> stops = {};  // the text ends before the first of these
 };
 
-/// Throws Error for tokens below 1, sampling out of range, an empty stop.
+/// Throws Error if tokens is below 1, sampling is out of range, or a stop is empty.
 void check(const GenerateConfig& config);
 
 struct Generation {
   std::string text;                        // UTF-8, without the prompt
-  int64_t prompt_tokens = 0, tokens = 0;   // unread ones of the session are of the prompt
-  bool stopped = false;                    // by a stop string, or the end of the document
-  int64_t state_bytes = 0;                 // that the model holds at the end
-  double prompt_seconds = 0, seconds = 0;  // for the prompt, and for what follows
+  int64_t prompt_tokens = 0, tokens = 0;   // the session's unread tokens count as prompt
+  bool stopped = false;                    // by a stop string or the end of the document
+  int64_t state_bytes = 0;                 // of the model's state at the end
+  double prompt_seconds = 0, seconds = 0;  // for the prompt; for the generated text
 };
 
-/// Where a text stands. A copy is a fork (nn/mixer.h).
+/// A text in progress. A copy is a fork (nn/mixer.h).
 struct Session {
   nn::ModelState state;
-  std::vector<int64_t> unread = {};  // drawn, and not taken in yet
+  std::vector<int64_t> unread = {};  // drawn, but not read by the model yet
 };
 
-/// Sequences of any lengths that join and leave between steps. Each keeps a state of its own, so
-/// neither moves anything, and its text is what it would be alone, up to the rounding of products
-/// of several rows in place of one. For one thread at a time.
+/// A batch of sequences of any lengths, which join and leave between steps. Each sequence has its
+/// own state, so joining and leaving move no data, and its text is what it would be alone, up to
+/// the rounding of products of several rows instead of one. Not thread-safe.
 class Batch {
  public:
-  /// The model is to outlive it.
+  /// `model` must outlive the batch.
   Batch(nn::LanguageModel& model, const text::Tokenizer& tokenizer);
 
-  /// What a sequence leaves with.
+  /// What a sequence returns when it leaves.
   struct Left {
     Generation made;
     Session session;
-    std::string error = {};  // why it could not go on, if so
+    std::string error = {};  // why it failed; empty if it did not
   };
 
-  /// What a sequence said in a step: whole characters, as many as are certain, often none.
+  /// What a sequence produced in one step: whole characters, only those that are certain, so often
+  /// none.
   struct Piece {
     int64_t id;
     std::string text;
-    std::optional<Left> left = {};  // this was its last step
+    std::optional<Left> left = {};  // set if this was its last step
   };
 
-  /// Takes a prompt in, alone, and returns the id of its sequence, from 0 on in order. Throws Error
-  /// for a prompt that is empty or not UTF-8, a bad config, and where prompt and tokens are more
-  /// than the model can have; then nothing has changed.
+  /// Reads a prompt by itself and returns the id of its sequence; ids count up from 0. Throws
+  /// Error, and changes nothing, if the prompt is empty or not UTF-8, if the config is invalid, or
+  /// if prompt and tokens exceed what the model supports.
   int64_t join(const std::string& prompt, const GenerateConfig& config);
 
-  /// The same behind the text of `session`, which is only moved from if it joins. The prompt may be
-  /// empty if there are unread tokens.
+  /// The same, continuing `session`, which is moved from only if the call succeeds. The prompt may
+  /// be empty if the session has unread tokens.
   int64_t join(const std::string& prompt, const GenerateConfig& config, Session&& session);
   int64_t join(const std::string& prompt, const GenerateConfig& config, const Session& session);
 
-  /// A new sequence that goes on, by its own config, from where that of `id` stands. Neither copies
-  /// what it has in common with the other until it writes there.
+  /// Starts a new sequence from the current state of `id`, with its own config. The two share
+  /// memory until one of them writes to it.
   int64_t fork(int64_t id, const GenerateConfig& config);
 
-  /// Draws one more token of every sequence, in order of id. One that is done, or cannot go on
-  /// (logits that are not finite), leaves. Throws Error only where the model itself does, and then
-  /// no sequence can go on.
+  /// Draws one more token for every sequence, in order of id. A sequence leaves when it is done or
+  /// when it fails (its logits are not finite). Throws Error only if the model itself does; the
+  /// batch is then unusable.
   std::vector<Piece> step();
 
-  /// Before its end. Throws Error where `id` has left or never joined.
+  /// Ends sequence `id` early. Throws Error if it has left or never joined.
   Left leave(int64_t id);
 
-  /// Sequences that a step would draw for.
+  /// The number of sequences in the batch.
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
 
  private:
   struct Sequence {
     GenerateConfig config;
     Session session;
-    torch::Tensor logits;  // of its next token, float32; undefined until its last one is read
+    torch::Tensor logits;  // of the next token, float32; undefined while tokens are unread
     StopStrings stops;
     Utf8Stream characters = {};
     std::mt19937_64 random;
@@ -104,7 +105,7 @@ class Batch {
   int64_t add(Sequence&& sequence);
   std::map<int64_t, Sequence>::iterator find(int64_t id);
   void read_last_tokens();
-  std::string draw(Sequence& sequence) const;  // -> what may be shown
+  std::string draw(Sequence& sequence) const;  // returns the text that may be shown
   static std::string finish(Sequence& sequence);
   static Left leave(Sequence&& sequence);
 

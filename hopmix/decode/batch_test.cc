@@ -34,7 +34,7 @@ Generation alone(nn::LanguageModel& model, const std::string& prompt,
   return generate(model, text::Tokenizer(), prompt, config, [](std::string_view) {});
 }
 
-// What each sequence of a batch said, and how it left.
+// What each sequence of a batch produced, and how it left.
 struct Heard {
   std::map<int64_t, std::string> said;
   std::map<int64_t, Batch::Left> left;
@@ -67,7 +67,7 @@ void expect_same(const Generation& made, const Generation& expected, const std::
   EXPECT_EQ(made.state_bytes, expected.state_bytes);
 }
 
-// Prompts of other lengths, which join at other steps and end at others.
+// Prompts of different lengths that join and end at different steps.
 TEST(Batch, TextsAreThoseOfEachAloneWithEveryMixer) {
   const std::vector<std::string> prompts = {"To be, or not", "x", "The king says", "Hélas",
                                             "one two three four five six"};
@@ -130,7 +130,8 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   EXPECT_EQ(left.session.state.position(), 5 + 10);
   EXPECT_EQ(left.session.unread.size(), 1u);
   EXPECT_EQ(left.made.state_bytes, model->state_bytes(15));
-  EXPECT_EQ(error_of([&] { batch.leave(first); }), "sequence 0: has left, or never joined");
+  EXPECT_EQ(error_of([&] { batch.leave(first); }),
+            "sequence 0: is not in the batch; it left or never joined");
   GenerateConfig rest = kGreedy;
   rest.tokens = 19;
   const int64_t again = batch.join("", rest, left.session);
@@ -139,7 +140,7 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   EXPECT_EQ(heard.left.at(second).made.text, alone(*model, "Hélas", kGreedy).text);
   EXPECT_EQ(heard.left.at(again).made.prompt_tokens, 1) << "the one that was not read";
   EXPECT_EQ(heard.left.at(again).session.state.position(), 5 + 29);
-  // The tokens themselves: a character that the cut went through is replaced in both halves.
+  // Compare tokens, not text: a character cut in two is replaced in both halves.
   EXPECT_EQ(heard.left.at(again).session.unread, [&] {
     Session session{model->initial_state(1)};
     generate(
@@ -148,7 +149,7 @@ TEST(Batch, OneThatLeavesGoesOnElsewhere) {
   }());
 }
 
-// The prompt of all is taken in once; and one is forked in the middle of its text.
+// The shared prompt is read once, and one sequence forks in the middle of its text.
 TEST(Batch, Forks) {
   const auto model = model_of(kBlocks);
   const GenerateConfig other{.tokens = 30, .seed = 9};
@@ -176,7 +177,7 @@ TEST(Batch, Forks) {
   }
 }
 
-// As its prompt is read, not when the batch gets there.
+// join() fails right away, not the step that reaches the end of the table.
 TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   const auto model = model_of("{mixer = 'glr'}", "learned", 10);
   Batch batch(*model, text::Tokenizer());
@@ -189,15 +190,15 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   EXPECT_EQ(error_of([&] { batch.join("12345", config); }),
             "tokens = 7: must be at most 6 after a prompt of 5: " + table);
   EXPECT_EQ(error_of([&] { batch.join("12345678901", config); }),
-            "prompt: has 11 tokens, and " + table);
+            "prompt: has 11 tokens, but " + table);
   EXPECT_EQ(error_of([&] { batch.fork(first, config); }),
-            "the state is of 4 tokens, the prompt has 1 and tokens = 7: too many, " + table);
+            "tokens = 7: too many after a state of 4 tokens and a prompt of 1: " + table);
   EXPECT_EQ(error_of([&] { batch.join("caf\xe9", config); }),
-            "prompt: must be UTF-8, which byte 3 is not");
-  EXPECT_EQ(error_of([&] { batch.join("", config); }), "prompt = '': must hold at least one token");
+            "prompt: must be UTF-8, but byte 3 is invalid");
+  EXPECT_EQ(error_of([&] { batch.join("", config); }),
+            "prompt = '': must contain at least one token");
   config.stops = {""};
-  EXPECT_EQ(error_of([&] { batch.join("x", config); }),
-            "stop = '': must be a text that is not empty");
+  EXPECT_EQ(error_of([&] { batch.join("x", config); }), "stop = '': must not be empty");
   EXPECT_EQ(batch.size(), 1);
   config.stops = {};
   config.tokens = 10;
@@ -206,10 +207,10 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   heard.finish(batch);
   EXPECT_EQ(heard.left.at(first).made.tokens, 7);
   EXPECT_EQ(heard.left.at(second).made.tokens, 10);
-  // A session that does not join is still there.
+  // A session that fails to join is left untouched.
   Session session = std::move(heard.left.at(first).session);
-  EXPECT_EQ(error_of([&] { batch.join("x", config, std::move(session)); }).substr(0, 25),
-            "the state is of 10 tokens");
+  EXPECT_EQ(error_of([&] { batch.join("x", config, std::move(session)); }).substr(0, 48),
+            "tokens = 10: too many after a state of 10 tokens");
   EXPECT_EQ(session.state.position(), 10);
 
   const auto levels = model_of("{mixer = 'log_linear_mamba2'}", "none", 16);
@@ -220,7 +221,7 @@ TEST(Batch, OneThatDoesNotFitDoesNotJoin) {
   Heard().finish(bounded);
 }
 
-// A state full of them, as weights that overflow on one text alone would make it.
+// A state full of NaNs, as weights that overflow on a single text would produce.
 TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
   const auto model = model_of(kBlocks);
   Session spoiled{model->initial_state(1)};
@@ -237,7 +238,7 @@ TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
                 fork = batch.join("", kGreedy, good);
   heard.finish(batch);
   EXPECT_EQ(heard.left.at(bad).error,
-            "the model's logits are not finite: its weights are not those of a good run");
+            "the model's logits are not finite: training may have diverged");
   EXPECT_EQ(heard.left.at(bad).made.tokens, 0);
   expect_same(heard.left.at(first).made, alone(*model, "To be", kGreedy), heard.said[first]);
   EXPECT_EQ(heard.left.at(fork).made.tokens, 30);
@@ -248,13 +249,13 @@ TEST(Batch, OneWhoseLogitsAreNotFiniteLeavesAlone) {
             heard.left.at(bad).error);
 }
 
-// Later than its first token: when it reads 'x', of which it knows nothing but that.
+// It fails after its first token, when it reads 'x', the only one whose embedding is bad.
 TEST(Batch, OneWhoseLogitsSpoilOnTheWayLeavesAlone) {
   const auto model = model_of(kBlocks, "none");
   {
     const torch::NoGradGuard no_grad;
     auto parameters = model->named_parameters();
-    parameters["head.bias"]['x'] = 1e6;  // all say 'x'
+    parameters["head.bias"]['x'] = 1e6;  // all predict 'x'
     parameters["head.bias"]['y'] = 1e6;
     parameters["embedding"]['x'].fill_(NAN);
   }

@@ -12,7 +12,7 @@ Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show, Session& session) {
-  Batch batch(model, tokenizer);  // of one
+  Batch batch(model, tokenizer);  // of one sequence
   batch.join(prompt, config, std::move(session));
   for (;;) {
     Batch::Piece piece = std::move(batch.step().front());

@@ -1,4 +1,4 @@
-// Text that a model goes on with.
+// Text generation.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace hopmix::decode {
 
-/// Goes on with `prompt`, and hands each new piece of the text, whole characters, to `show` as soon
-/// as it is certain. Throws Error for a prompt that is empty or not UTF-8, and where prompt and
-/// tokens are more than the model can have.
+/// Continues `prompt`. Passes each new piece of text, always whole characters, to `show` as soon as
+/// it is certain. Throws Error if the prompt is empty or not UTF-8, or if prompt and tokens exceed
+/// what the model supports.
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show);
 
-/// The same behind the text of `session`, which then ends where this one does. The prompt may be
-/// empty if there are unread tokens.
+/// The same, continuing `session`, which then stands at the end of the new text. The prompt may be
+/// empty if the session has unread tokens.
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show, Session& session);

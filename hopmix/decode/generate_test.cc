@@ -28,7 +28,7 @@ std::shared_ptr<nn::LanguageModel> model_of(const std::string& positions = "rope
   return nn::make_model(table, shape);
 }
 
-// A model that says each of `bytes` alike, whatever it read.
+// A model that gives each of `bytes` the same probability, whatever it has read.
 std::shared_ptr<nn::LanguageModel> model_that_says(const std::string& bytes,
                                                    int64_t vocabulary = 256) {
   const auto model = model_of("rope", 64, vocabulary);
@@ -52,7 +52,7 @@ Generation go(nn::LanguageModel& model, const std::string& prompt, const Generat
   return made;
 }
 
-// The definition: the whole sequence through the model for each token.
+// The definition: run the whole sequence through the model for each token.
 TEST(Generate, GreedyIsTheMostProbableTokenOfAForwardPass) {
   const auto model = model_of();
   const std::string prompt = "To be";
@@ -92,7 +92,7 @@ TEST(Generate, TheSameSeedSaysTheSame) {
   EXPECT_NE(go(*model, "x", {.tokens = 50, .seed = 4}).text, text);
 }
 
-// The token that ends a document is the last, and nothing is to be seen of it.
+// The token that ends a document is the last one, and it is not shown.
 TEST(Generate, TheEndOfADocumentEndsTheText) {
   const std::string training = text::made_up_text(400);
   const auto folder = std::filesystem::temp_directory_path();
@@ -116,10 +116,10 @@ TEST(Generate, TheEndOfADocumentEndsTheText) {
     EXPECT_TRUE(session.unread.empty());
     EXPECT_EQ(session.state.position(), again * made.prompt_tokens);
   }
-  EXPECT_EQ(error_of([&] { go_on(""); }), "prompt = '': must hold at least one token");
+  EXPECT_EQ(error_of([&] { go_on(""); }), "prompt = '': must contain at least one token");
 }
 
-// In two parts, the second by way of a copy: what one went on with is no part of the other.
+// In two parts, the second from a copy: continuing one session does not affect the other.
 TEST(Generate, GoesOnWhereASessionEnds) {
   const auto model = model_of();
   const GenerateConfig greedy{.tokens = 60, .sampling = {.temperature = 0}};
@@ -141,7 +141,7 @@ TEST(Generate, GoesOnWhereASessionEnds) {
   const Generation rest = generate(
       *model, text::Tokenizer(), "", part, [](std::string_view) {}, session);
   EXPECT_EQ(rest.prompt_tokens, 1) << "the one that was not read";
-  // A character cut by the end of a part is replaced in both halves.
+  // A character cut at the end of a part is replaced in both halves.
   if (text::Tokenizer().encode(whole).size() == 60 && !text.ends_with("\uFFFD")) {
     EXPECT_EQ(text + rest.text, whole);
   }
@@ -149,7 +149,7 @@ TEST(Generate, GoesOnWhereASessionEnds) {
   EXPECT_EQ(fork.state.position(), 29 + 1 + 6 + 24);
 }
 
-// A million tokens behind, of a pattern that keeps 20 of them.
+// After a million tokens, with a pattern that keeps 20 of them.
 TEST(Generate, AMillionTokensInConstantMemory) {
   torch::manual_seed(7);
   toml::table document = config::parse(
@@ -191,7 +191,7 @@ TEST(Generate, StopsAcrossTokens) {
   EXPECT_TRUE(made.stopped);
   EXPECT_EQ(made.text, free.text.substr(0, end));
   EXPECT_EQ(made.tokens, static_cast<int64_t>(end) + 4) << "no token after the stop";
-  // What was held back for a stop that never came is shown.
+  // Text held back for a stop string that never completes is shown at the end.
   const Generation late =
       go(*model, "x", {.tokens = 100, .seed = 1, .stops = {std::string(150, 'a')}});
   EXPECT_EQ(late.text, free.text);
@@ -200,7 +200,8 @@ TEST(Generate, StopsAcrossTokens) {
 
 TEST(Generate, BytesThatAreNoTextAreReplaced) {
   EXPECT_EQ(go(*model_that_says("\xff"), "x", {.tokens = 3}).text, "\uFFFD\uFFFD\uFFFD");
-  // Begun and never completed: one for each, the last when nothing more comes.
+  // Characters that are begun but never completed: one replacement each, the last at the end of the
+  // text.
   EXPECT_EQ(go(*model_that_says("\xe6"), "x", {.tokens = 2}).text, "\uFFFD\uFFFD");
 }
 
@@ -218,16 +219,16 @@ TEST(Generate, FitsAPositionTableToItsLastRow) {
             "positions holds 10 (model.max_length)");
   EXPECT_EQ(go(*model, "1234567890", {.tokens = 1}).tokens, 1);
   EXPECT_EQ(error_of([&] { go(*model, "12345678901", {.tokens = 1}); }),
-            "prompt: has 11 tokens, and the model's table of learned positions holds 10 "
+            "prompt: has 11 tokens, but the model's table of learned positions holds 10 "
             "(model.max_length)");
   EXPECT_EQ(go(*model_of("none", 10), "1234", {.tokens = 30}).tokens, 30);
 }
 
 TEST(Generate, Errors) {
   const auto model = model_of();
-  EXPECT_EQ(error_of([&] { go(*model, "", {}); }), "prompt = '': must hold at least one token");
+  EXPECT_EQ(error_of([&] { go(*model, "", {}); }), "prompt = '': must contain at least one token");
   EXPECT_EQ(error_of([&] { go(*model, "caf\xe9", {}); }),
-            "prompt: must be UTF-8, which byte 3 is not");
+            "prompt: must be UTF-8, but byte 3 is invalid");
   EXPECT_EQ(error_of([&] { go(*model, "x", {.tokens = 0}); }), "tokens = 0: must be at least 1");
   EXPECT_EQ(error_of([&] { go(*model, "x", {.sampling = {.top_p = 2}}); }),
             "top_p = 2: must be above 0 and at most 1");

@@ -17,7 +17,7 @@ Error bad(const char* name, double value, const char* right) {
   return Error(message.str());
 }
 
-// The `count` largest logits, largest first.
+// The tokens of the `count` largest logits, largest first.
 std::vector<int64_t> largest(std::span<const float> logits, size_t count) {
   std::vector<int64_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -53,11 +53,11 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingC
   bool some = false;
   for (const float logit : logits) {
     if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-      throw Error("the model's logits are not finite: its weights are not those of a good run");
+      throw Error("the model's logits are not finite: training may have diverged");
     }
     some = some || std::isfinite(logit);
   }
-  if (!some) throw Error("the model's logits are not finite: no token may come next");
+  if (!some) throw Error("the model's logits are not finite: every token has probability 0");
 
   const bool greedy = config.temperature == 0;
   size_t count = logits.size();
@@ -72,7 +72,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingC
   for (const int64_t token : tokens) {
     const double below = logit_of(token) - logit_of(tokens[0]);
     const double weight = greedy ? 1 : std::exp(below / config.temperature);
-    if (weight == 0) break;  // and so are all that follow
+    if (weight == 0) break;  // all later weights are 0 too
     result.push_back({token, weight});
     sum += weight;
   }
@@ -91,13 +91,13 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingC
 }
 
 int64_t draw(const std::vector<Candidate>& candidates, std::mt19937_64& random) {
-  // The standard library fixes what its engines give, not what its distributions make of that.
+  // The standard specifies the output of its engines, but not of its distributions.
   double left = static_cast<double>(random() >> 11) * 0x1p-53;
   for (const Candidate& candidate : candidates) {
     left -= candidate.probability;
     if (left < 0) return candidate.token;
   }
-  return candidates.back().token;  // the probabilities sum to 1 but for rounding
+  return candidates.back().token;  // rounding may leave the sum just below 1
 }
 
 }  // namespace hopmix::decode

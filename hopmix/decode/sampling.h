@@ -1,4 +1,4 @@
-// The next token from logits.
+// Samples the next token from logits.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 namespace hopmix::decode {
 
 struct SamplingConfig {
-  double temperature = 1;  // logits are divided by it; 0: the most probable token, always
-  int64_t top_k = 0;       // only the k most probable tokens; 0: all
-  double top_p = 1;  // of these, only the fewest most probable that have this probability together
+  double temperature = 1;  // divides the logits; 0 always takes the most probable token
+  int64_t top_k = 0;       // keeps the k most probable tokens; 0 keeps all
+  double top_p = 1;        // then keeps the fewest tokens whose probabilities reach this sum
 };
 
-/// Throws Error for a value out of range: temperature and top_k from 0, top_p above 0 and to 1.
+/// Throws Error unless temperature and top_k are at least 0, and top_p is above 0 and at most 1.
 void check(const SamplingConfig& config);
 
 struct Candidate {
@@ -22,12 +22,11 @@ struct Candidate {
   double probability;
 };
 
-/// The tokens that may come next and their probabilities, which sum to 1, most probable first; of
-/// equally probable ones the lower is the more probable. Throws Error if a logit is NaN, or none is
-/// finite.
+/// The candidate tokens with their probabilities, which sum to 1, most probable first; among equals
+/// the lower token comes first. Throws Error if a logit is NaN or none is finite.
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingConfig& config);
 
-/// Draws one. The same numbers of `random` give the same token everywhere.
+/// Draws one candidate. The same numbers from `random` give the same token on every platform.
 int64_t draw(const std::vector<Candidate>& candidates, std::mt19937_64& random);
 
 }  // namespace hopmix::decode

@@ -22,15 +22,15 @@ std::vector<float> random_logits(size_t n, uint64_t seed) {
   return logits;
 }
 
-// The definition: softmax of logits / temperature, all but the k most probable set to zero, then
-// all but the fewest most probable that have p of what is left, and scaled to sum to 1 again.
+// The definition: softmax of logits / temperature; set all but the k most probable to zero, then
+// all but the fewest most probable that reach p of what is left; and rescale to sum to 1.
 std::vector<double> distribution(const std::vector<float>& logits, const SamplingConfig& config) {
   std::vector<double> p;
   double sum = 0;
   for (const float logit : logits) p.push_back(std::exp(logit / config.temperature));
   for (const double x : p) sum += x;
   for (double& x : p) x /= sum;
-  // How many are more probable; of equals, those before.
+  // The number of tokens that are more probable; equals count if they come first.
   const auto rank = [&](size_t i) {
     int64_t above = 0;
     for (size_t j = 0; j < p.size(); ++j) above += p[j] > p[i] || (p[j] == p[i] && j < i);
@@ -96,7 +96,7 @@ TEST(Candidates, AtTheBoundaryOfTopP) {
   EXPECT_EQ(tokens_of(quarters, {.top_p = 0.75}), (std::vector<int64_t>{0, 1, 2}));
   EXPECT_EQ(tokens_of(quarters, {.top_p = 1}).size(), 4u);
   EXPECT_EQ(tokens_of({-1, 2, 0}, {.top_p = 1e-300}), std::vector<int64_t>{1});
-  // p is of what top_k leaves: half of two is one, half of four would be two.
+  // top_p applies to what top_k leaves: half of two tokens is one, half of four would be two.
   EXPECT_EQ(tokens_of(quarters, {.top_k = 2, .top_p = 0.5}), std::vector<int64_t>{0});
 }
 
@@ -109,7 +109,7 @@ TEST(Candidates, OfEqualsTheLower) {
 }
 
 TEST(Candidates, ExtremesStayExact) {
-  // Weights under the smallest double are no candidates; a tiny temperature is no overflow.
+  // Tokens whose weight underflows are not candidates; a tiny temperature does not overflow.
   EXPECT_EQ(tokens_of({1000, -1000, 1000}, {}), (std::vector<int64_t>{0, 2}));
   EXPECT_EQ(tokens_of({3e38f, -3e38f}, {.temperature = 1e-300}), std::vector<int64_t>{0});
   EXPECT_EQ(tokens_of({-kInfinity, -5}, {}), std::vector<int64_t>{1});

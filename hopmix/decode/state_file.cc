@@ -40,7 +40,7 @@ class Hash {
   uint64_t value_ = 0;
 };
 
-// Of what a model begins with, only the tokens held may be more.
+// Whether `tensor` has the shape of the initial state, except for the number of tokens held.
 bool fits(const torch::Tensor& tensor, const torch::Tensor& initial) {
   if (tensor.scalar_type() != initial.scalar_type() || tensor.dim() != initial.dim()) return false;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -84,10 +84,10 @@ Session load_session(const std::filesystem::path& path, const nn::LanguageModel&
     return Error("'" + path.string() + "' " + what);
   };
   const auto entry = [&](const char* name) { return file.metadata[name]; };
-  if (entry(kFormat) != kFormatValue) throw bad("is not a state that hopmix saved");
+  if (entry(kFormat) != kFormatValue) throw bad("is not a hopmix state file");
   if (entry("model") != fingerprint) {
-    throw bad("is the state of another model: of " + entry("model") + ", but this one is " +
-              fingerprint + " (config and weights must be the same)");
+    throw bad("was saved by a different model: fingerprint " + entry("model") + ", expected " +
+              fingerprint + " (config and weights must match)");
   }
   Session session;
   session.state = model.initial_state(1);
@@ -106,7 +106,8 @@ Session load_session(const std::filesystem::path& path, const nn::LanguageModel&
     for (auto& [name, tensor] : state.tensors) {
       const auto found = file.tensors.find(prefix(b) + name);
       if (found == file.tensors.end() || !fits(found->second, tensor)) {
-        throw bad("is damaged: tensor '" + prefix(b) + name + "' is missing or does not fit");
+        throw bad("is damaged: tensor '" + prefix(b) + name +
+                  "' is missing or has the wrong type or shape");
       }
     }
     state.tensors.clear();

@@ -1,4 +1,4 @@
-// Where a text stands as a file, so that another process goes on with it.
+// Saves and loads a session, so that another process can continue the text.
 #pragma once
 
 #include <filesystem>
@@ -8,16 +8,17 @@
 
 namespace hopmix::decode {
 
-/// What a state belongs to, in 16 hexadecimal digits: the config that a model was built from, as
-/// text, and its weights to the bit.
+/// Identifies the model that a state belongs to, in 16 hexadecimal digits: a hash of the text of
+/// its config and of the exact bits of its weights.
 std::string fingerprint(const nn::LanguageModel& model, const std::string& config);
 
-/// Writes a safetensors file, whole or not at all: the tensors of block b under "b.", and as
-/// metadata the model's fingerprint, the position and the unread tokens.
+/// Writes a safetensors file, atomically: the tensors of block b under "b.", and as metadata the
+/// model's fingerprint, the position and the unread tokens.
 void save_session(const std::filesystem::path& path, const Session& session,
                   const std::string& fingerprint);
 
-/// Throws Error naming the file where it is no such file, is of another model, or does not fit.
+/// Throws Error, naming the file, if it is not a state file, belongs to a different model, or is
+/// inconsistent.
 Session load_session(const std::filesystem::path& path, const nn::LanguageModel& model,
                      const std::string& fingerprint);
 

@@ -64,8 +64,8 @@ TEST_F(StateFileTest, OfAnotherModelIsAnError) {
   EXPECT_NE(mark, other);
   save_session(file_, {model->initial_state(1)}, mark);
   EXPECT_EQ(error_of([&] { load_session(file_, *trained, other); }),
-            "'" + file_.string() + "' is the state of another model: of " + mark +
-                ", but this one is " + other + " (config and weights must be the same)");
+            "'" + file_.string() + "' was saved by a different model: fingerprint " + mark +
+                ", expected " + other + " (config and weights must match)");
 }
 
 TEST_F(StateFileTest, DamageIsAnError) {
@@ -77,7 +77,7 @@ TEST_F(StateFileTest, DamageIsAnError) {
   const auto refused = [&] { return error_of([&] { load_session(file_, *model, "m"); }); };
 
   train::write_safetensors(file_, {}, {});
-  EXPECT_EQ(refused(), name + "is not a state that hopmix saved");
+  EXPECT_EQ(refused(), name + "is not a hopmix state file");
 
   save_session(file_, session, "m");
   const train::SafetensorsFile good = train::read_safetensors(file_);
@@ -95,10 +95,10 @@ TEST_F(StateFileTest, DamageIsAnError) {
   bad = good;
   bad.tensors["2.S"] = bad.tensors["2.S"].narrow(1, 0, 1).clone();
   train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: tensor '2.S' is missing or does not fit");
+  EXPECT_EQ(refused(), name + "is damaged: tensor '2.S' is missing or has the wrong type or shape");
   bad.tensors.erase("0.z");
   train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: tensor '0.z' is missing or does not fit");
+  EXPECT_EQ(refused(), name + "is damaged: tensor '0.z' is missing or has the wrong type or shape");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace hopmix::decode {
 
 StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_) {
-    if (stop.empty()) throw Error("stop = '': must be a text that is not empty");
+    if (stop.empty()) throw Error("stop = '': must not be empty");
   }
 }
 
@@ -28,7 +28,7 @@ std::string StopStrings::push(std::string_view text) {
   if (!stopped_) {
     end = held_.size();
     for (const std::string& stop : stops_) {
-      // The longest end of the text that begins `stop`.
+      // The longest suffix of the text that is a prefix of `stop`.
       size_t begun = std::min(stop.size() - 1, held_.size());
       while (!held_.ends_with(std::string_view(stop).substr(0, begun))) --begun;
       end = std::min(end, held_.size() - begun);

@@ -1,4 +1,4 @@
-// Where a text is to end.
+// Ends a text at a stop string.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace hopmix::decode {
 
-/// Passes a text on that comes in pieces until one of `stops` is complete, and nothing of that one.
-/// What may turn out to be the beginning of one is held back. How the text is cut into pieces
-/// changes nothing.
+/// Forwards a text that arrives in pieces, up to but not including the first of `stops` to be
+/// completed. Text that may turn out to begin a stop string is held back. The result does not
+/// depend on how the text is cut into pieces.
 class StopStrings {
  public:
-  /// Throws Error if one is empty.
+  /// Throws Error if a stop string is empty.
   explicit StopStrings(std::vector<std::string> stops);
 
-  /// What of the text so far may now be shown. After the stop, nothing.
+  /// Adds `text` and returns what may be shown now: nothing once stopped.
   std::string push(std::string_view text);
 
-  /// What was held back, once no more text comes.
+  /// Returns the text still held back, once no more text comes.
   std::string finish();
 
   bool stopped() const { return stopped_; }

@@ -9,7 +9,7 @@
 namespace hopmix::decode {
 namespace {
 
-// The definition: the text before the stop that is complete first.
+// The definition: the text before the stop string that is completed first.
 std::string before_stop(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 0; end <= text.size(); ++end) {
     std::string shortest = text;
@@ -78,10 +78,7 @@ TEST(StopStrings, HowTheTextIsCutChangesNothing) {
 }
 
 TEST(StopStrings, AnEmptyOneIsAnError) {
-  EXPECT_EQ(error_of([] {
-              StopStrings({"a", ""});
-            }),
-            "stop = '': must be a text that is not empty");
+  EXPECT_EQ(error_of([] { StopStrings({"a", ""}); }), "stop = '': must not be empty");
 }
 
 }  // namespace

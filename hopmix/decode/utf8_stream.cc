@@ -8,13 +8,13 @@ namespace {
 constexpr const char* kReplacement = "\uFFFD";
 
 struct Character {
-  size_t length;                         // bytes that belong to it, at least 1
-  enum { kWhole, kBroken, kCut } state;  // cut: the text ends before it does
+  size_t length;                         // in bytes, at least 1
+  enum { kWhole, kBroken, kCut } state;  // cut: the text ends in the middle of it
 };
 
 // The bytes that may follow a first byte: how many, and the range of the first of them (the others
-// are 80..BF). It leaves out what could be written shorter, surrogates, and what is past U+10FFFF
-// (table 3-7 of the Unicode standard).
+// are 80..BF). The range excludes overlong forms, surrogates and values above U+10FFFF (table 3-7
+// of the Unicode standard).
 struct Rest {
   size_t count;
   unsigned char least, most;
@@ -29,10 +29,10 @@ Rest rest_of(unsigned char first) {
   if (first == 0xf0) return {3, 0x90, 0xbf};
   if (first >= 0xf1 && first <= 0xf3) return {3, 0x80, 0xbf};
   if (first == 0xf4) return {3, 0x80, 0x8f};
-  return {1, 1, 0};  // no first byte: nothing may follow
+  return {1, 1, 0};  // not a first byte: nothing may follow
 }
 
-// The character that `text`, not empty, begins with.
+// The first character of `text`, which is not empty.
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   Rest rest = rest_of(byte(0));

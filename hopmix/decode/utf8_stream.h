@@ -1,4 +1,4 @@
-// Bytes in, whole characters out.
+// Turns a stream of bytes into whole UTF-8 characters.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,17 @@
 
 namespace hopmix::decode {
 
-/// Where UTF-8 first fails in `text`: the byte at which a character that is not one begins.
+/// The byte offset of the first invalid character in `text`; none if `text` is valid UTF-8.
 std::optional<size_t> first_bad_utf8(std::string_view text);
 
-/// Turns bytes that come in any pieces into UTF-8, a character whole or not at all. Bytes that are
-/// no UTF-8 become U+FFFD, one for each longest beginning of a character that fails, as Unicode
-/// recommends ("substitution of maximal subparts").
+/// Turns bytes that arrive in pieces into UTF-8, emitting only whole characters. Invalid bytes
+/// become U+FFFD, one for each maximal subpart of an ill-formed sequence, as Unicode recommends.
 class Utf8Stream {
  public:
-  /// The characters that `bytes` completes. What may be the beginning of one is held back.
+  /// Adds `bytes` and returns the characters that are now complete; an incomplete one is held back.
   std::string push(std::string_view bytes);
 
-  /// What was held back, which nothing will complete now: U+FFFD, or nothing.
+  /// Returns what is still held back, once no more bytes come: U+FFFD, or nothing.
   std::string finish();
 
  private:

@@ -1,4 +1,4 @@
-// Steps of sequences that stand at positions of their own (Mixer::step_each).
+// Steps of sequences at different positions (Mixer::step_each).
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace hopmix::nn {
 
-/// step(b) [1,...] of each of `count` sequences, one after another -> [count,...].
+/// Calls step(b), [1,...], for each of `count` sequences in turn -> [count,...].
 template <typename Step>
 torch::Tensor by_sequence(size_t count, const Step& step) {
   std::vector<torch::Tensor> rows;

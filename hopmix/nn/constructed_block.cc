@@ -9,9 +9,10 @@
 namespace hopmix::nn {
 namespace {
 
-// A digit: above the largest difference of two cosines; a power of two is exact.
+// Weight of a digit: above the largest difference of two cosines, and a power of two, so exact.
 constexpr double kBlockScore = 4;
-// Of the answer over the other reached tokens; ln(2 m n / pi) suffices, and this up to n = 10^27.
+// Margin of the answer over the other reached tokens; ln(2 m n / pi) suffices, and this is enough
+// up to n = 10^27.
 constexpr double kBeta = 64;
 
 Tensor parameter(Mixer& mixer, const std::string& name) { return mixer.named_parameters()[name]; }
@@ -39,7 +40,7 @@ ConstructedBlock::ConstructedBlock(const ConstructedBlockConfig& config)
   const int64_t m = config.functions, circle = 2 * digits_;
   if (m < 1) throw Error("functions = " + std::to_string(m) + ": must be at least 1");
   if (config.n < 2) throw Error("n = " + std::to_string(config.n) + ": must be at least 2");
-  // Scores are divided by the root of the head width: with a power of four, exactly.
+  // Scores are divided by the root of the head width, which is exact for a power of four.
   int64_t key = 4;
   while (key < m + circle) key *= 4;
 

@@ -27,7 +27,7 @@ std::vector<ConstructedBlockConfig> forms(int64_t m, int64_t n) {
   return all;
 }
 
-// Every choice of m functions on [n], every question.
+// Tests every choice of m functions on [n] with every question.
 TEST(ConstructedBlock, AnswersEveryInstanceOfSmallDomains) {
   for (const auto& [m, n] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {2, 2}, {2, 3}, {3, 2}}) {

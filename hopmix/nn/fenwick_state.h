@@ -1,5 +1,5 @@
-// The states of log-linear layers (arXiv 2506.04761): one matrix a head for each bucket of the
-// Fenwick partition of the past (ops/fenwick.h), and the factors they are read with.
+// The states of log-linear layers (arXiv 2506.04761): one matrix per head for each bucket of the
+// Fenwick partition of the past (ops/fenwick.h), and the factors that read them.
 #pragma once
 
 #include "hopmix/nn/linear.h"
@@ -7,7 +7,7 @@
 
 namespace hopmix::nn {
 
-/// softplus(w o (linear map of the input)), w [heads,levels] beginning as ones: the factors
+/// softplus(w o (linear map of the input)), w [heads,levels] initialized to ones: the factors
 /// lambda of the paper's layers.
 class LevelFactors : public torch::nn::Module {
  public:
@@ -23,24 +23,24 @@ class LevelFactors : public torch::nn::Module {
   Tensor weight_;
 };
 
-/// Throws Error where so many levels are too few for a text of so many tokens.
+/// Throws Error if a text of this many tokens needs more levels.
 void check_levels(int64_t levels, int64_t tokens);
 
-/// state["S"] [B,buckets,heads,keys,values], nearest bucket first: as many as the number of tokens
-/// behind has bits set. float32 for narrower parameters, as all states.
+/// state["S"] [B,buckets,heads,keys,values], nearest bucket first; there are as many buckets as the
+/// number of past tokens has bits set. float32 for narrower parameters, like all states.
 struct FenwickState {
   int64_t heads, keys, values;
 
   void init(int64_t batch, torch::TensorOptions options, State& state) const;
 
-  /// Of one sequence after t tokens, beside parameters of `element` bytes.
+  /// Bytes for one sequence after t tokens, given parameters of `element` bytes.
   int64_t bytes(int64_t t, int64_t element) const;
 };
 
-/// One token, state.position: the buckets behind it have become `carried` [B,buckets,H,K,V], the
-/// token writes `written` [B,H,K,V] and reads with q [B,H,K], whose factors are `factors`
-/// [B,H,levels]. Returns the sum over levels of factor times q S [B,H,V], and leaves the buckets
-/// after it in the state. Throws Error where the factors have too few levels.
+/// Processes one token, at state.position. Its past buckets have become `carried`
+/// [B,buckets,H,K,V]; the token writes `written` [B,H,K,V] and reads with q [B,H,K], weighted by
+/// `factors` [B,H,levels]. Returns the sum over levels of factor times q S [B,H,V] and stores the
+/// new buckets in the state. Throws Error if the factors have too few levels.
 Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& q,
                     const Tensor& factors, State& state);
 

@@ -10,8 +10,8 @@
 namespace hopmix::nn {
 namespace {
 
-// concat(x_i, x_{i-1}) in one pass over the memory, and in one back. `starts`, if there are any,
-// are the tokens beside the first that nothing comes before.
+// concat(x_i, x_{i-1}) in one pass over the memory, and one in the backward. `starts`, if any, are
+// further tokens, besides the first, that have no predecessor.
 class Shift : public torch::autograd::Function<Shift> {
  public:
   using Context = torch::autograd::AutogradContext;
@@ -109,14 +109,14 @@ Tensor shift_more_tokens(const HeadsConfig& config, const Tensor& x, State& stat
   if (!config.token_shift) return x;
   const Tensor before = state.tensors.at("last").unsqueeze(1);
   const Tensor previous = torch::cat({before, x.slice(1, 0, -1)}, 1);
-  state.tensors["last"] = x.select(1, -1).clone();  // a view would keep all tokens alive
+  state.tensors["last"] = x.select(1, -1).clone();  // clone: a view would keep all tokens alive
   return torch::cat({x, previous}, -1);
 }
 
 Tensor shift_tokens_step(const HeadsConfig& config, const Tensor& x, State& state) {
   if (!config.token_shift) return x.unsqueeze(1);
   const Tensor input = torch::cat({x, state.tensors.at("last")}, -1).unsqueeze(1);
-  state.tensors["last"] = x.clone();  // a view would keep its whole batch of tokens alive
+  state.tensors["last"] = x.clone();  // clone: a view would keep the whole batch of tokens alive
   return input;
 }
 
@@ -148,7 +148,7 @@ std::vector<Tensor> row_of(const std::vector<Tensor>& parts, size_t b) {
 }
 
 Turns::Turns(int64_t width, int64_t time, const Starts& start, at::ScalarType type) {
-  if (time == 1) {  // few and short operations, as all that a step does
+  if (time == 1) {  // a decoding step: few and short operations
     const int64_t pairs = width / 2, rows = static_cast<int64_t>(start.positions().size());
     const auto options = torch::TensorOptions().dtype(torch::kFloat64);
     cos = torch::empty({rows, 1, pairs}, options);

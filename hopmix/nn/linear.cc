@@ -8,7 +8,7 @@ namespace hopmix::nn {
 
 Tensor as_product_type(const Tensor& x) {
   if (!at::autocast::is_autocast_enabled(at::kCPU)) return x;
-  // Weights are cast once, and not again for each pass.
+  // Cast weights once rather than in every pass.
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(at::kCPU), x, c10::kCPU);
 }
 

@@ -1,4 +1,4 @@
-// Linear maps of layers, on the operators of ops/: torch.nn.Linear with other products.
+// Linear layers on the operators of ops/: torch.nn.Linear with different matrix products.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@ namespace hopmix::nn {
 
 using torch::Tensor;
 
-/// y = x W^T + b; parameters `weight` and `bias` as torch.nn.Linear has them. Under autocast the
-/// products are of its type.
+/// y = x W^T + b, with parameters `weight` and `bias` as in torch.nn.Linear. Under autocast, the
+/// products have its type.
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
@@ -18,22 +18,22 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-/// A linear map; weights as PyTorch draws them, a bias of 0 if there is one.
+/// A linear layer with PyTorch's weight initialization and, if it has a bias, a bias of 0.
 Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
 
-/// y = x W^T + b with a weight and a bias (or none, undefined) of any module.
+/// y = x W^T + b for a weight and a bias (undefined for none) of any module.
 Tensor apply_linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-/// x W^T for the rows of all weights, one after another, in parts of `widths` rows that each lie in
-/// one weight: x [B,T,inputs] -> [B,T,widths[i]] each, contiguous. Slices of one product would be
-/// copied by every kernel that reads them, and their gradients put together again.
+/// x W^T for the concatenated rows of all weights, split into parts of `widths` rows, each within
+/// one weight: x [B,T,inputs] -> [B,T,widths[i]] each, contiguous. Slices of a single product would
+/// be copied by every kernel that reads them, and their gradients concatenated.
 std::vector<Tensor> linear_parts(const Tensor& x, const std::vector<Tensor>& weights,
                                  const std::vector<int64_t>& widths);
 
-/// down(gelu(up(x))), both with a bias.
+/// down(gelu(up(x))), both maps with a bias.
 Tensor feed_forward(const Tensor& x, const Linear& up, const Linear& down);
 
-/// x as the type that autocast has products in, or as it is without.
+/// x in the type that autocast uses for products; x itself without autocast.
 Tensor as_product_type(const Tensor& x);
 
 }  // namespace hopmix::nn

@@ -1,4 +1,4 @@
-// The matrix that each head of a linear recurrence carries from token to token.
+// The matrix state of each head in linear recurrences.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace hopmix::nn {
 
-/// state["S"] [B,heads,keys,values], zero, float32 for narrower parameters: it sums over all time.
+/// state["S"] [B,heads,keys,values], zero; float32 for narrower parameters, because it accumulates
+/// over time.
 struct MatrixState {
   int64_t heads, keys, values;
 
@@ -18,21 +19,22 @@ struct MatrixState {
     const auto type = options.dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
     state.tensors["S"] = torch::zeros({batch, heads, keys, values}, options.dtype(type));
   }
-  /// Of one sequence, beside parameters of `element` bytes.
+  /// Bytes for one sequence, given parameters of `element` bytes.
   int64_t bytes(int64_t element) const {
     return heads * keys * values * std::max<int64_t>(element, 4);
   }
 };
 
-/// What the recurrence takes beside q, k and v, as ops::matrix_step_; undefined where it has none.
+/// The recurrence's inputs besides q, k and v, as for ops::matrix_step_; undefined where it has
+/// none.
 struct MatrixGates {
   Tensor log_decay = {}, beta = {};  // [B,T,heads] or [B,T,heads,keys]; [B,T,heads]
   std::optional<double> scale = {};
 };
 
-/// q, k, v [B,T,heads,...] -> o [B,T,heads,values], and `state` (null: begin with zero, keep
-/// nothing) moves on: one token in place, more by the operator `whole` of (initial state) -> (o,
-/// state).
+/// q, k, v [B,T,heads,...] -> o [B,T,heads,values]. Advances `state` (null: starts from zero and
+/// keeps nothing): one token in place, several by the operator `whole`, which maps an initial state
+/// to (o, state).
 template <typename Whole>
 Tensor advance_matrix(Tensor* state, const Tensor& q, const Tensor& k, const Tensor& v,
                       const MatrixGates& gates, const Whole& whole) {

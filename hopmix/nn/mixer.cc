@@ -7,7 +7,7 @@
 namespace hopmix::nn {
 namespace {
 
-// The states of several sequences as the one of a batch: a copy.
+// Stacks the states of several sequences into one of a batch, by copying.
 State stack(std::span<State* const> states) {
   State all;
   for (const auto& [name, first] : states[0]->tensors) {

@@ -1,4 +1,4 @@
-// What every token mixer offers: a pass over a whole sequence for training, one step at a time for
+// The interface of every token mixer: a pass over a whole sequence for training, steps for
 // decoding, and a description of what it reads and keeps.
 #pragma once
 
@@ -15,38 +15,38 @@ namespace hopmix::nn {
 
 using torch::Tensor;
 
-/// The best positions of tokens by an attention's scores; undefined if nobody asked for them.
+/// The best positions of tokens by an attention's scores; undefined if no reader asked for them.
 struct Selection {
-  Tensor indices;  // int32 [B,T,H,kappa], best first, -1 padded; in a step of the newest token, T=1
-  Tensor pointers;  // in a step: int32 [B,n,H,kept], of all tokens
+  Tensor indices;  // int32 [B,T,H,kappa], best first, -1 padded; in a step, T = 1, the newest token
+  Tensor pointers;  // in a step: int32 [B,n,H,kept], for all tokens
 };
 
-/// What a layer publishes for later layers to read, under a name (`mem` in a config). In a step q
-/// is of the newest token, [B,1,H,D], and k and v are of all tokens.
+/// What a layer publishes for later layers, under a name (`mem` in a config). In a step, q belongs
+/// to the newest token, [B,1,H,D], while k and v cover all tokens.
 struct SharedCache {
   Tensor q;                      // [B,T,H,D]
   Tensor k, v;                   // [B,T,KV heads,D]
-  Selection with_self, earlier;  // the token itself among those compared; strictly earlier ones
-  std::map<std::string, Tensor> neighborhoods;  // by what was asked: made once, read by many
+  Selection with_self, earlier;  // among all tokens up to this one; among strictly earlier ones
+  std::map<std::string, Tensor> neighborhoods;  // by request: computed once, read by many layers
 
   const Selection& selection(bool include_self) const { return include_self ? with_self : earlier; }
 };
 
-/// Travels through the layers of one forward pass or one step.
+/// Passed through the layers in one forward pass or one step.
 struct Context {
   std::map<std::string, SharedCache> mem;
-  Packing packing;  // of a forward pass: the sequences of a row
-  Tensor rows;      // int64 [n], positions of the flattened [B,T]: the outputs wanted, if not all
+  Packing packing;  // in a forward pass: the sequences packed in a row
+  Tensor rows;      // int64 [n], indices into the flattened [B,T]: outputs wanted, if not all
 
-  /// y [B,T,...], or [n,...] of it where only `rows` are wanted.
+  /// y [B,T,...], or [n,...] of it if only `rows` are wanted.
   Tensor wanted(const Tensor& y) const {
     return rows.defined() ? y.flatten(0, 1).index_select(0, rows) : y;
   }
 };
 
-/// What a mixer remembers between steps: how many tokens it has taken in, and named tensors whose
-/// first dimension is the batch. A copy is a fork: it shares the memory until one of the two goes
-/// on, which then writes into memory of its own.
+/// A mixer's memory between steps: the number of tokens read, and named tensors whose first
+/// dimension is the batch. A copy is a fork: the two share memory until one of them is advanced,
+/// which then writes to memory of its own.
 struct State {
   int64_t position = 0;
   std::map<std::string, Tensor> tensors;
@@ -55,55 +55,55 @@ struct State {
   int64_t bytes() const;
 };
 
-/// Before `tensor` of a state is written to: a copy, if a fork or a view refers to its memory too.
+/// Call before writing to `tensor` of a state: copies it if a fork or a view shares its memory.
 void make_own(Tensor& tensor);
 
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
-  /// x [B,T,width] -> what is wanted of [B,T,width]; output t depends on x_0..x_t only, and with
-  /// `context.packing` on those of its own sequence, as if it were alone.
+  /// x [B,T,width] -> the wanted rows of [B,T,width]. Output t depends only on x_0..x_t; with
+  /// `context.packing`, only on those of its own sequence, as if it were alone.
   virtual Tensor forward(const Tensor& x, Context& context) = 0;
 
-  /// The state before the first token, of `batch` sequences.
+  /// The state of `batch` sequences before the first token.
   virtual State initial_state(int64_t batch) const = 0;
 
   /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of
-  /// `forward` to rounding. Advances the state by one token. For decoding: no gradients reach
-  /// through the state.
+  /// `forward` up to rounding. Advances the state by one token. For decoding only: no gradients
+  /// flow through the state.
   virtual Tensor step(const Tensor& x, State& state, Context& context) = 0;
 
-  /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]: what T steps give,
-  /// to rounding, and the state after them. Token by token, unless a mixer has a quicker way.
+  /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]. Equivalent to T
+  /// steps, up to rounding, including the state. The default implementation steps token by token.
   virtual Tensor prefill(const Tensor& x, State& state, Context& context);
 
-  /// One token of each of B sequences that stand at positions of their own: row b of x [B,width] is
-  /// the next of states[b], the state of one sequence, and goes with contexts[b]. No two states are
-  /// the same. -> [B,width], `step` of each to rounding, and advances all. Row by row, unless the
-  /// states can be stacked or a mixer has a quicker way.
+  /// Steps B sequences at different positions: row b of x [B,width] is the next token of states[b],
+  /// the state of one sequence, with contexts[b]. The states must be distinct. -> [B,width], `step`
+  /// of each up to rounding; advances all. The default implementation works row by row, unless the
+  /// states can be stacked.
   virtual Tensor step_each(const Tensor& x, std::span<State* const> states,
                            std::span<Context> contexts);
 
-  /// Whether a step is the same at every position, its tensors keep their sizes and nothing is
-  /// shared with other layers: then sequences at any positions take a step as one batch.
+  /// Whether a step is the same at every position, keeps tensor sizes, and shares nothing with
+  /// other layers. Sequences at different positions can then step as one batch.
   virtual bool same_step_anywhere() const { return false; }
 
-  /// Throws Error where a sequence cannot have so many tokens.
+  /// Throws Error if a sequence cannot have this many tokens.
   virtual void check_length(int64_t /*tokens*/) const {}
 
-  /// Whether it publishes a cache or reads one. The layers of such a model take a token in one
-  /// after another before the next one: of each, a reader needs the caches as they were.
+  /// Whether it publishes or reads a cache. Such a model processes each token through all layers
+  /// before the next token, because readers need the caches as they were at that token.
   virtual bool shares_cache() const { return false; }
 
   /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.
   virtual int64_t state_bytes(int64_t t) const = 0;
 
-  /// Whether outputs are [...,hops,width] instead: a vector for each readout of the model. Only the
-  /// last block of a model may be so.
+  /// Whether outputs are [...,hops,width] instead: one vector per readout of the model. Allowed
+  /// only in a model's last block.
   virtual bool one_vector_a_hop() const { return false; }
 
  protected:
-  /// Bytes of one element of the parameters.
+  /// Bytes per parameter element.
   int64_t element_size() const { return parameters().front().element_size(); }
   torch::TensorOptions options() const { return parameters().front().options(); }
 };

@@ -1,4 +1,4 @@
-// Single mixers against their definitions, dense and in float64, and against one another.
+// Single mixers against their definitions, dense and in float64, and against each other.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,7 +12,8 @@
 namespace hopmix::nn {
 namespace {
 
-// A window as long as the text reads what `dense` does, but never by blocks of matrix products.
+// A window as long as the text reads the same tokens as `dense`, but never uses blocks of matrix
+// products.
 TEST(Glr, OnDenseTheSameReadByReadAndByBlocks) {
   const auto on = [](const char* pattern) {
     torch::manual_seed(3);
@@ -50,7 +51,7 @@ TEST(SlidingWindowRecurrence, WithLongBlocksTheGatedRecurrence) {
   EXPECT_FALSE(torch::allclose(run("sliding_window_recurrence", "block=29"), whole));
 }
 
-// Where exp(log a) rounds to 1, the slope of sqrt(1 - a^2) is still finite.
+// The slope of sqrt(1 - a^2) is finite even where exp(log a) rounds to 1.
 TEST(Griffin, GradientsAreFiniteWhereNothingDecays) {
   toml::table keys;
   config::Table table(keys);

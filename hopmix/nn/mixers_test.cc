@@ -1,4 +1,4 @@
-// Every mixer keeps the same promises; one row of the table below is all that a new one adds.
+// Properties of every mixer; a new mixer adds one row to the table below.
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -197,7 +197,7 @@ class MixerTest : public testing::TestWithParam<Case> {
     return mixer.forward(x, context);
   }
 
-  // Documents in one row, an empty one among them.
+  // Documents in one row, one of them empty.
   static const std::vector<int64_t>& lengths() {
     static const std::vector<int64_t> all = {63, 1, 0, 100, 2, 65, 0};
     return all;
@@ -205,7 +205,7 @@ class MixerTest : public testing::TestWithParam<Case> {
 
   static Tensor packed_input() { return input(1, 231); }
 
-  // The first tokens of a document have nothing to read in layers that read earlier ones alone.
+  // In layers that read only earlier tokens, the first token of a document reads nothing.
   static constexpr int64_t kMayReadNothing = 3;
 
   static Tensor run_packed(Mixer& mixer, const Tensor& x) {
@@ -266,7 +266,7 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
       mixer->step(x.select(1, t), state, context);
       ASSERT_EQ(state.bytes(), 3 * mixer->state_bytes(t + 1)) << "t = " << t;
       for (const auto& [name, tensor] : state.tensors) {
-        // What the tensor keeps alive is what it says it holds.
+        // The tensor keeps no more memory alive than its size.
         EXPECT_LE(static_cast<int64_t>(tensor.storage().nbytes()),
                   tensor.numel() * tensor.element_size())
             << name;
@@ -275,7 +275,8 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
   }
 }
 
-// A text in pieces of any size is the text token by token: outputs, what is held, what comes after.
+// Reading a text in pieces of any size equals reading it token by token: outputs, state, later
+// steps.
 TEST_P(MixerTest, PrefillIsManySteps) {
   const auto mixer = make();
   mixer->to(torch::kFloat64);
@@ -309,7 +310,8 @@ TEST_P(MixerTest, PrefillIsManySteps) {
   }
 }
 
-// Sums in another order, but of float32: narrower parameters take the same way.
+// Sums may be in a different order, but they are float32 sums; narrower parameters use the same
+// path.
 TEST_P(MixerTest, PrefillInBfloat16) {
   const auto mixer = make();
   mixer->to(torch::kBFloat16);
@@ -339,7 +341,7 @@ TEST_P(MixerTest, PrefillInBfloat16) {
   }
 }
 
-// A copy of a state goes on without a trace in the one it was copied from.
+// Advancing a copy of a state leaves no trace in the original.
 TEST_P(MixerTest, AForkGoesItsOwnWay) {
   const auto mixer = make();
   mixer->to(torch::kFloat64);
@@ -362,7 +364,7 @@ TEST_P(MixerTest, AForkGoesItsOwnWay) {
   }
 }
 
-// Sequences of their own lengths, which join and leave, and one that is a fork of another.
+// Sequences of different lengths that join and leave, one of them a fork.
 TEST_P(MixerTest, StepEachIsTheStepOfEach) {
   const auto mixer = make();
   mixer->to(torch::kFloat64);
@@ -453,12 +455,12 @@ TEST_P(MixerTest, EveryParameterAndTheInputGetFiniteGradients) {
 
 TEST_P(MixerTest, ThreadCountDoesNotChangeABit) {
   const auto mixer = make();
-  // PyTorch cuts elementwise functions among threads from 32,768 numbers on, and then the last bits
-  // of its softplus and SiLU depend on where.
+  // PyTorch splits elementwise functions across threads from 32,768 numbers on, and the last bits
+  // of its softplus and SiLU depend on where it splits.
   const Tensor x = input(4, 65);
   const int threads = at::get_num_threads();
-  // Its batched products, which are MKL's, add up in an order of their own for each number of
-  // threads: there only hopmix's operators have several.
+  // Its batched products come from MKL, whose order of summation depends on the number of threads;
+  // for these mixers only hopmix's operators use several threads.
   const bool torch_products = GetParam().mixer == "diagonal_ssm";
   const auto gradients = [&](int count) {
     at::set_num_threads(torch_products ? 1 : count);
@@ -517,7 +519,7 @@ TEST_P(MixerTest, NothingCrossesFromOnePackedDocumentToAnother) {
   }
 }
 
-// The same of gradients: of what a document's outputs are lost on, nothing reaches another.
+// The same for gradients: a loss on one document's outputs does not reach another document.
 TEST_P(MixerTest, NoGradientCrossesFromOnePackedDocumentToAnother) {
   const auto mixer = make();
   const Tensor x = packed_input().requires_grad_();
@@ -543,7 +545,7 @@ TEST_P(MixerTest, PackedInBfloat16) {
   for_each_document([&](int64_t first, int64_t last) {
     const Tensor alone = run(*mixer, x.slice(1, first, last)).to(torch::kFloat64);
     const Tensor error = (y.slice(1, first, last).to(torch::kFloat64) - alone).abs();
-    // Sums of float32 in another order, then one rounding.
+    // float32 sums in a different order, followed by one rounding.
     EXPECT_LE(error.max().item<double>(), 0x1p-7 * alone.abs().max().item<double>()) << first;
   });
 }
@@ -569,7 +571,7 @@ TEST(Registry, UnknownNameSuggestsTheNearest) {
     find_mixer("atention");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "mixer 'atention' is not known; did you mean 'attention'?");
+    EXPECT_STREQ(error.what(), "unknown mixer 'atention'; did you mean 'attention'?");
   }
 }
 

@@ -12,8 +12,7 @@ namespace hopmix::nn {
 
 namespace {
 
-// A pass that nobody differentiates goes past autograd, whose bookkeeping is a fifth of the time of
-// a step.
+// A pass without gradients bypasses autograd, whose bookkeeping takes a fifth of a step.
 class BelowAutograd {
  public:
   BelowAutograd() {
@@ -166,13 +165,14 @@ Tensor LanguageModel::forward_at(const Tensor& tokens, const Tensor& rows,
 
 namespace {
 
-// Under autocast as a linear map would be.
+// Under autocast, in the type of a linear map.
 Scored score_rows(const Tensor& x, const std::pair<Tensor, Tensor>& head, const Tensor& targets,
                   const std::optional<Tensor>& row_weights) {
   const Tensor rows = as_product_type(x);
   std::optional<Tensor> weights = row_weights;
   if (weights) {
-    weights = weights->to(rows.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
+    weights =
+        weights->to(rows.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
   }
   const auto [loss, losses, guesses] = ops::head_loss(
       rows, as_product_type(head.first), as_product_type(head.second), targets, weights);
@@ -194,13 +194,13 @@ Scored LanguageModel::loss_at(const Tensor& tokens, const Tensor& rows, const Te
       row_weights ? *row_weights : torch::full({rows.numel()}, share, torch::kFloat64));
 }
 
-// Readout by readout, or with one head for all of them together.
+// One readout at a time, or all together if they share a head.
 Scored LanguageModel::readouts_at(const std::vector<Tensor>& after, const Tensor& rows,
                                   const Tensor& targets, const Tensor& row_weights) {
   const int64_t readouts = config_.task.readouts;
   const Tensor readout = rows.remainder(readouts);
   const Tensor place = rows.div(readouts, /*rounding_mode=*/"floor");
-  std::vector<Tensor> order, x;  // the rows of each readout, and what its logits are made of
+  std::vector<Tensor> order, x;  // the rows of each readout, and the input of its head
   for (int64_t m = 0; m < readouts; ++m) {
     order.push_back((readout == m).nonzero().squeeze(1));
     const Tensor all = input_of_readout(after, m).flatten(0, 1);
@@ -268,15 +268,15 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
 
 Tensor LanguageModel::step(const Tensor& tokens, std::span<ModelState* const> states) {
   if (tokens.size(0) != static_cast<int64_t>(states.size())) {
-    throw Error("states: must be one a row of tokens, " + std::to_string(tokens.size(0)) +
-                ", and are " + std::to_string(states.size()));
+    throw Error("states: must have one per row of tokens, " + std::to_string(tokens.size(0)) +
+                ", but has " + std::to_string(states.size()));
   }
-  if (states.empty()) throw Error("tokens: must be of at least one sequence");
+  if (states.empty()) throw Error("tokens: must hold at least one sequence");
   if (states.size() == 1) return step(tokens, *states[0]);
   const BelowAutograd below;
   std::set<const ModelState*> known;
   for (const ModelState* state : states) {
-    if (!known.insert(state).second) throw Error("states: one of them is there twice");
+    if (!known.insert(state).second) throw Error("states: must be distinct, but one appears twice");
   }
   std::vector<State*> of_block;
   const auto select = [&](size_t block) {
@@ -325,7 +325,7 @@ int64_t LanguageModel::parameter_count() const {
 
 namespace {
 
-// Where a task with several readouts has its answers read.
+// The number of blocks before each readout of a task with several.
 void read_readouts(config::Table& table, const std::vector<std::shared_ptr<Mixer>>& mixers,
                    ModelConfig& config) {
   config.shared_head = table.get("shared_head", config.shared_head);
@@ -333,14 +333,15 @@ void read_readouts(config::Table& table, const std::vector<std::shared_ptr<Mixer
   if (config.read_after.empty()) return;
   const auto blocks = static_cast<int64_t>(mixers.size());
   if (mixers.back()->one_vector_a_hop()) {
-    throw table.bad("read_after", "must be left out: the last block has a vector for each readout");
+    throw table.bad("read_after",
+                    "must be omitted: the last block returns a vector for each readout");
   }
   const bool fit = static_cast<int64_t>(config.read_after.size()) == config.task.readouts &&
                    std::all_of(config.read_after.begin(), config.read_after.end(),
                                [blocks](int64_t after) { return after >= 0 && after <= blocks; });
   if (!fit) {
     throw table.bad("read_after", "must be " + std::to_string(config.task.readouts) +
-                                      " numbers of blocks, one a readout, from 0 to " +
+                                      " block counts, one per readout, each from 0 to " +
                                       std::to_string(blocks));
   }
 }
@@ -356,8 +357,7 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   if (config.positions == "learned") {
     config.max_length = table.get_at_least("max_length", task.length, 1);
   } else if (table.has("max_length")) {
-    throw table.bad("max_length",
-                    "is for learned positions alone, here they are " + config.positions);
+    throw table.bad("max_length", "applies only to learned positions, not to " + config.positions);
   }
 
   BlockDefaults defaults;
@@ -371,12 +371,13 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
 
   std::vector<std::shared_ptr<Mixer>> mixers;
   for (config::Table& block : table.tables("blocks")) {
-    block.require("mixer");  // the first key that an error lists
+    block.require("mixer");  // read first, so that errors list it first
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
     for (int64_t i = 0; i < repeat; ++i) {
       if (!mixers.empty() && mixers.back()->one_vector_a_hop()) {
-        throw block.bad("mixer",
-                        "follows a block that gives one vector a hop, which must be the last");
+        throw block.bad(
+            "mixer",
+            "follows a block that returns one vector per hop, which must be the last block");
       }
       mixers.push_back(make_mixer(block, defaults));
     }

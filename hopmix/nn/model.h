@@ -1,5 +1,5 @@
-// A language model from a config: embeddings, positions, pre-norm blocks that each name their
-// mixer, a head.
+// A language model built from a config: embeddings, positions, pre-norm blocks that each name a
+// mixer, and a head.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class Block : public torch::nn::Module {
  public:
   Block(int64_t width, int64_t mlp, std::shared_ptr<Mixer> mixer);
 
-  Tensor forward(const Tensor& x, Context& context);  // [B,T,width] -> what is wanted of it
+  Tensor forward(const Tensor& x, Context& context);             // [B,T,width] -> its wanted rows
   Tensor step(const Tensor& x, State& state, Context& context);  // [B,width]
   Tensor step_each(const Tensor& x, std::span<State* const> states, std::span<Context> contexts);
   Tensor prefill(const Tensor& x, State& state, Context& context);  // [B,T,width]
@@ -35,20 +35,20 @@ class Block : public torch::nn::Module {
   Linear up_{nullptr}, down_{nullptr};
 };
 
-/// One more number that a token carries (tasks/task.h): a table of `size` vectors, or with
-/// `of_tokens` a linear map of the vector that the number has as a token.
+/// An extra number that a token carries (tasks/task.h): embedded by a table of `size` vectors or,
+/// with `of_tokens`, by a linear map of the embedding of the same number as a token.
 struct TokenField {
   std::string name;
   int64_t size = 0;
   bool of_tokens = false;
 };
 
-/// What a task asks of its model.
+/// What a task requires of its model.
 struct TaskShape {
   int64_t vocabulary = 0;
-  int64_t length = 0;  // of the sequences in training
+  int64_t length = 0;  // of training sequences
   std::vector<TokenField> fields = {};
-  int64_t readouts = 1;  // answers at one position
+  int64_t readouts = 1;  // answers per position
 };
 
 struct ModelConfig {
@@ -56,21 +56,21 @@ struct ModelConfig {
   int64_t width = 64;
   std::string positions =
       "learned";           // a table of `max_length` vectors; "rope": q and k are rotated; "none"
-  int64_t max_length = 0;  // of the table
+  int64_t max_length = 0;  // size of the table
   int64_t mlp = 2;         // MLP width over model width
-  std::vector<int64_t> read_after = {};  // of each readout, the number of blocks before it; empty:
-                                         // all read what the last block gives
-  bool shared_head = false;              // the readouts share one head, else each has its own
+  std::vector<int64_t> read_after = {};  // for each readout, the number of blocks before it; empty:
+                                         // all read the output of the last block
+  bool shared_head = false;              // one head for all readouts instead of one each
 };
 
-/// One State a block. A copy is a fork (nn/mixer.h).
+/// One State per block. A copy is a fork (nn/mixer.h).
 struct ModelState {
   std::vector<State> blocks;
   int64_t position() const { return blocks.empty() ? 0 : blocks.front().position; }
 };
 
-/// What a model says at some places, against what is right there: the loss that training lowers,
-/// and of each place its cross entropy (in nats) and the best guess.
+/// A model's predictions at some positions compared with the targets: the training loss and, per
+/// position, the cross entropy (in nats) and the most probable token.
 struct Scored {
   Tensor loss;     // [], float32 (or float64 as the model)
   Tensor losses;   // [n], the same; without a gradient
@@ -79,23 +79,23 @@ struct Scored {
 
 class LanguageModel : public torch::nn::Module {
  public:
-  /// Weights come from PyTorch's default generator (torch::manual_seed).
+  /// Weights are drawn from PyTorch's default generator (torch::manual_seed).
   LanguageModel(const ModelConfig& config, const std::vector<std::shared_ptr<Mixer>>& mixers);
 
   /// tokens [B,T] int64 (or [B,T,1 + fields]) -> logits [B,T,vocabulary], or
-  /// [B,T,readouts,vocabulary] with several. With cu_seqlens (int64 [N+1], rising from 0 to T) B is
-  /// 1 and the N packed sequences [cu_seqlens[n], cu_seqlens[n+1]) do not see each other: each
-  /// begins at position 0, as if it were alone. Throws Error when a sequence exceeds a learned
-  /// position table.
+  /// [B,T,readouts,vocabulary] with several readouts. With cu_seqlens (int64 [N+1], rising from 0
+  /// to T), B is 1 and the N packed sequences [cu_seqlens[n], cu_seqlens[n+1]) do not see each
+  /// other: each starts at position 0, as if it were alone. Throws Error if a sequence is longer
+  /// than a learned position table.
   Tensor forward(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens = {});
-  /// The same at `rows` (int64 [n], places of the flattened logits) -> [n,vocabulary]. Mixers see
-  /// every token; with one readout, what comes after the last of them, which no other token reads,
-  /// is computed at these alone.
+  /// The same at `rows` (int64 [n], indices into the flattened logits) -> [n,vocabulary]. Mixers
+  /// see every token. With one readout, what follows the last mixer, which no other
+  /// token reads, is computed only at these rows.
   Tensor forward_at(const Tensor& tokens, const Tensor& rows,
                     const std::optional<Tensor>& cu_seqlens = {});
 
-  /// forward_at against `targets` (int64 [n]), without the logits: ops::head_loss. The loss is the
-  /// sum of row_weights [n] times the losses, or their mean.
+  /// forward_at compared with `targets` (int64 [n]) without materializing the logits:
+  /// ops::head_loss. The loss is the sum of row_weights [n] times the losses, or their mean.
   Scored loss_at(const Tensor& tokens, const Tensor& rows, const Tensor& targets,
                  const std::optional<Tensor>& row_weights = {},
                  const std::optional<Tensor>& cu_seqlens = {});
@@ -104,17 +104,17 @@ class LanguageModel : public torch::nn::Module {
   /// tokens [B] int64 (or [B,1 + fields]) -> logits [B,vocabulary], or [B,readouts,vocabulary].
   /// Throws Error past the end of a learned position table.
   Tensor step(const Tensor& tokens, ModelState& state);
-  /// The next token of each of B >= 1 sequences that stand at positions of their own, each with the
-  /// state of one sequence and no two with the same: row b of `tokens` is of states[b]. Equal to
-  /// `step` of each alone, to rounding; weights are read once for all, and no state is copied to be
-  /// together. Throws Error past the end of a learned position table, before any state changes.
+  /// Steps B >= 1 sequences at different positions, each with its own state of one sequence: row b
+  /// of `tokens` belongs to states[b]. Equal to `step` of each alone, up to rounding; reads weights
+  /// once for all, and copies no state to stack it. Throws Error past the end of a learned position
+  /// table, before any state changes.
   Tensor step(const Tensor& tokens, std::span<ModelState* const> states);
-  /// The next T >= 1 tokens of each sequence, [B,T] (or [B,T,1 + fields]) -> what `step` gives for
-  /// the last of them. Equal to T steps to rounding, and much quicker where no layer reads a
+  /// The next T >= 1 tokens of each sequence, [B,T] (or [B,T,1 + fields]) -> the result of `step`
+  /// for the last of them. Equal to T steps up to rounding, and much faster unless a layer reads a
   /// published cache.
   Tensor prefill(const Tensor& tokens, ModelState& state);
-  /// Throws Error where a sequence cannot have so many tokens: the end of a learned position table,
-  /// or of what a mixer is for.
+  /// Throws Error if a sequence cannot have this many tokens, because of a learned position table
+  /// or a mixer's limit.
   void check_length(int64_t tokens) const;
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
@@ -123,17 +123,17 @@ class LanguageModel : public torch::nn::Module {
   int64_t parameter_count() const;
 
  private:
-  // tokens [B,T,...] -> [B,T,width], the first of each row at one of the `starts`, or all at one.
+  // tokens [B,T,...] -> [B,T,width]; `starts`: the position of each row's first token, or of all.
   Tensor embed(const Tensor& tokens, const Starts& starts);
-  void check_position(int64_t position) const;  // of a token
-  // What the embedding and each block give, [B,T,width]; the last one may have vectors for hops.
+  void check_position(int64_t position) const;  // position of a token
+  // The outputs of the embedding and each block, [B,T,width]; the last may have one vector per hop.
   std::vector<Tensor> run_blocks(const Tensor& tokens, const std::optional<Tensor>& cu_seqlens);
-  // What the last block gives at rows, [n,width], of a model with one readout.
+  // The last block's output at rows, [n,width], in a model with one readout.
   Tensor run_blocks_at(const Tensor& tokens, const Tensor& rows,
                        const std::optional<Tensor>& cu_seqlens);
-  // What each block gives, [...,width] -> logits.
+  // The outputs of the blocks, [...,width] -> logits.
   Tensor head(const std::vector<Tensor>& after);
-  // Of what blocks give, what readout m is made of, and the part of the head that it has.
+  // The input of readout m, from the outputs of the blocks, and its part of the head.
   Tensor input_of_readout(const std::vector<Tensor>& after, int64_t m) const;
   std::pair<Tensor, Tensor> head_of_readout(int64_t m) const;  // weight and bias
   Scored readouts_at(const std::vector<Tensor>& after, const Tensor& rows, const Tensor& targets,
@@ -141,17 +141,17 @@ class LanguageModel : public torch::nn::Module {
 
   ModelConfig config_;
   Tensor embedding_, positions_;
-  std::vector<Tensor> field_tables_;  // of each field, unless it is
-  std::vector<Linear> field_maps_;    // of the tokens' alphabet
+  std::vector<Tensor> field_tables_;  // per field, unless it is of_tokens
+  std::vector<Linear> field_maps_;    // per field, if it is of_tokens
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<RmsNorm> norm_;
   Linear head_{nullptr};
 };
 
 /// Builds the model of a `[model]` table: width, heads, positions, token_shift, mlp, max_length
-/// (default the task's length), read_after and shared_head (of a task with several readouts), and
+/// (default: the task's length), read_after and shared_head (for a task with several readouts), and
 /// an array `blocks`, each with `mixer`, `repeat` and the mixer's own keys. Throws Error on an
-/// unknown key or a bad value.
+/// unknown key or an invalid value.
 std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape& task);
 
 }  // namespace hopmix::nn

@@ -1,4 +1,4 @@
-// One step of a whole model for sequences at positions of their own.
+// One step of a whole model for sequences at different positions.
 #include <gtest/gtest.h>
 
 #include "hopmix/base/testing.h"
@@ -18,11 +18,11 @@ std::shared_ptr<LanguageModel> build(const std::string& text, const TaskShape& t
 
 // Tokens of one sequence.
 struct Running {
-  Tensor tokens, expected;  // [T,...], and what the whole pass gives
+  Tensor tokens, expected;  // [T,...], and the outputs of a whole pass
   ModelState state;
 };
 
-// Sequences with these many tokens behind them, and room for 20 more.
+// Sequences that have read this many tokens, with room for 20 more.
 std::vector<Running> sequences_of(LanguageModel& model, const std::vector<int64_t>& behind,
                                   const std::function<Tensor(int64_t)>& draw) {
   std::vector<Running> sequences;
@@ -36,7 +36,7 @@ std::vector<Running> sequences_of(LanguageModel& model, const std::vector<int64_
   return sequences;
 }
 
-// Steps of all but those that sit one out, each held to its row of the whole pass.
+// Steps all sequences except those that pause, and compares each with its row of the whole pass.
 void expect_steps_of_each(LanguageModel& model, std::vector<Running>& sequences) {
   for (size_t i = 0; i < 15; ++i) {
     std::vector<ModelState*> states;
@@ -66,13 +66,13 @@ TEST(ModelStepEach, EqualsTheWholePassOfEachWithEveryMixer) {
   const torch::NoGradGuard no_grad;
   for (const MixerEntry& entry : mixers()) {
     SCOPED_TRACE(entry.name);
-    // A reader twice, so that what two sequences publish crosses several layers.
+    // Two readers, so that each sequence's publication passes through several layers.
     const std::string one = "{mixer = '" + entry.name + "'";
     const std::string blocks =
         entry.reads_mem ? "{mixer = 'attention', mem = 'm', heads = 2}, " + one +
                               ", mem = 'm'}, {mixer = 'mura', mem = 'm', widths = [3, 2]}"
                         : one + ", repeat = 2}, {mixer = 'glr', pattern = 'cached(2^k)'}";
-    const bool last_only = entry.name == "retrieved_recurrence";  // a vector a hop
+    const bool last_only = entry.name == "retrieved_recurrence";  // one vector per hop
     const auto model = build("width = 24\npositions = 'rope'\nblocks = [" +
                                  (last_only ? blocks.substr(0, blocks.rfind(", {")) : blocks) + "]",
                              {.vocabulary = 11, .length = 64});
@@ -113,7 +113,7 @@ TEST(ModelStepEach, AForkedSequenceGoesItsOwnWay) {
   expect_steps_of_each(*model, sequences);
 }
 
-// One that is at its end stops the step before any state changes.
+// A sequence at its end stops the step before any state changes.
 TEST(ModelStepEach, Errors) {
   const torch::NoGradGuard no_grad;
   const auto model =
@@ -129,9 +129,9 @@ TEST(ModelStepEach, Errors) {
             "position 10: the model's table of learned positions holds 10 (model.max_length); use "
             "positions = \"rope\" or \"none\" for longer sequences");
   EXPECT_EQ(other.position(), 3);
-  EXPECT_EQ(error(two, {&other, &other}), "states: one of them is there twice");
-  EXPECT_EQ(error(two, {&other}), "states: must be one a row of tokens, 2, and are 1");
-  EXPECT_EQ(error(two.slice(0, 0, 0), {}), "tokens: must be of at least one sequence");
+  EXPECT_EQ(error(two, {&other, &other}), "states: must be distinct, but one appears twice");
+  EXPECT_EQ(error(two, {&other}), "states: must have one per row of tokens, 2, but has 1");
+  EXPECT_EQ(error(two.slice(0, 0, 0), {}), "tokens: must hold at least one sequence");
   EXPECT_EQ(error_of([&] { model->check_length(11); }).substr(0, 12), "position 10:");
   model->check_length(10);
   const auto levels = build(

@@ -40,7 +40,7 @@ mixer = "attention"
 heads = 2
 )toml";
 
-// Values and every gradient, of a loss on these rows alone.
+// Values and all gradients of a loss on only these rows.
 TEST(Model, RowsAreThoseOfTheWholeForward) {
   for (const std::string& text :
        {std::string(kHybrid), std::string("[model]\nwidth=16\nmlp=0\nblocks=[{mixer='glr'}]")}) {
@@ -65,7 +65,7 @@ TEST(Model, RowsAreThoseOfTheWholeForward) {
   }
 }
 
-// Outputs and every gradient, with the positions of each document its own.
+// Outputs and all gradients, where each document has its own positions.
 TEST(Model, APackedDocumentIsThatDocumentAlone) {
   const std::vector<int64_t> ends = {0, 17, 18, 18, 58, 60};
   const Tensor cu_seqlens = torch::tensor(ends, torch::kInt64);
@@ -105,7 +105,7 @@ TEST(Model, APackedDocumentIsThatDocumentAlone) {
                   .max()
                   .item<double>(),
               1e-12);
-    // A document that changes changes no bit of another.
+    // Changing one document changes no bit of another.
     Tensor changed = tokens.clone();
     changed.slice(1, 18, 58).add_(1).remainder_(11);
     const Tensor other = model->forward(changed, cu_seqlens);
@@ -180,7 +180,7 @@ TEST(Model, SeveralReadoutsOfTokensWithFields) {
       const Tensor logits = model->step(tokens.select(1, t), state);
       ASSERT_LT((logits - whole.select(1, t)).abs().max().item<double>(), 1e-12) << t;
     }
-    // Every number of a token counts, at it and after it.
+    // Every number of a token affects the outputs at it and after it.
     for (int64_t number = 0; number < 3; ++number) {
       Tensor changed = tokens.clone();
       changed[0][9][number] = (changed[0][9][number] + 1) % 5;
@@ -191,7 +191,7 @@ TEST(Model, SeveralReadoutsOfTokensWithFields) {
   }
 }
 
-// The loss, its parts and every gradient, against those by way of all logits.
+// The loss, its parts and all gradients, compared with a computation through all logits.
 void expect_loss_of_logits(LanguageModel& model, const Tensor& tokens, const Tensor& rows,
                            const std::optional<Tensor>& weights) {
   const int64_t vocabulary = model.config().task.vocabulary;
@@ -232,7 +232,7 @@ TEST(Model, LossIsThatOfTheLogits) {
     readouts->to(torch::kFloat64);
     expect_loss_of_logits(*readouts, readout_tokens(), rows, {});
     expect_loss_of_logits(*readouts, readout_tokens(), rows, weights);
-    // None of the second readout.
+    // No questions for the second readout.
     expect_loss_of_logits(*readouts, readout_tokens(), torch::tensor({3, 2, 8, 9}), {});
   }
 }
@@ -288,11 +288,12 @@ TEST(Model, BadReadoutsNameTheKey) {
     }
     return std::string();
   };
-  EXPECT_EQ(error("model.read_after=[1, 2]"),
-            "model.read_after = [ 1, 2 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+  EXPECT_EQ(
+      error("model.read_after=[1, 2]"),
+      "model.read_after = [ 1, 2 ]: must be 3 block counts, one per readout, each from 0 to 3");
   EXPECT_EQ(
       error("model.read_after=[1, 2, 4]"),
-      "model.read_after = [ 1, 2, 4 ]: must be 3 numbers of blocks, one a readout, from 0 to 3");
+      "model.read_after = [ 1, 2, 4 ]: must be 3 block counts, one per readout, each from 0 to 3");
   EXPECT_EQ(error("model.read_after=[1, 2, 0.5]"),
             "model.read_after = [ 1, 2, 0.5 ]: must be an array of integers");
   EXPECT_EQ(error_of("[model]\nread_after = [1]\nblocks = [{mixer = 'gla'}]").substr(0, 30),
@@ -348,7 +349,7 @@ TEST(Model, BadConfigsNameTheKey) {
             "model.blocks is missing: needs at least one [[model.blocks]] with a mixer");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'glar'").substr(0, 22), "model.blocks.0.mixer: ");
   EXPECT_EQ(error_of("[[model.blocks]]\nmixr = 'glr'\npattern = '2^k'"),
-            "model.blocks.0.mixer is missing: is it 'mixr' by mistake?");
+            "model.blocks.0.mixer is missing: is 'mixr' a typo?");
   EXPECT_EQ(error_of(block + "window = 4"),
             "unknown key 'model.blocks.0.window'; known: mixer, repeat, heads, token_shift, rope, "
             "head_width, kv_heads, mem");
@@ -373,7 +374,7 @@ TEST(Model, BadConfigsNameTheKey) {
       error_of("[[model.blocks]]\nmixer = 'glr'\npattern = 'windw(3)'"),
       "model.blocks.0.pattern: pattern 'windw(3)': unknown name 'windw' at character 1; did you "
       "mean 'window'?");
-  // Increasing at first; the model's 40 tokens show where it stops.
+  // f increases at first; the model's 40 tokens reach the point where it stops.
   EXPECT_NE(error_of("[[model.blocks]]\nmixer = 'glr'\npattern = 'k<4?k+1:2'")
                 .find("f(4) = 2 must exceed f(3) = 4"),
             std::string::npos);

@@ -30,13 +30,13 @@ inline Tensor normalize_rows(const Tensor& x) {
   return ops::rms_norm(x.reshape({1, -1, x.size(-1)}), weight, 1e-6 / width).view(x.sizes());
 }
 
-/// RMSNorm of each head with one weight for all of them, then times SiLU(gate), as gated linear
-/// attention (arXiv 2312.06635) has it before its output map.
+/// RMSNorm of each head with weights shared by all heads, times SiLU(gate), as in gated linear
+/// attention (arXiv 2312.06635) before its output map.
 class GatedHeadNorm : public RmsNorm {
  public:
-  using RmsNorm::RmsNorm;  // of the width of a head
+  using RmsNorm::RmsNorm;  // width of a head
 
-  /// x [B,T,H,D], gate [B,T,H*D] -> [B,T,H*D], of the type of the gate.
+  /// x [B,T,H,D], gate [B,T,H*D] -> [B,T,H*D], in the type of the gate.
   Tensor forward(const Tensor& x, const Tensor& gate) {
     const Tensor normalized = RmsNorm::forward(x).view_as(gate);
     return (normalized * torch::silu(gate)).to(gate.scalar_type());

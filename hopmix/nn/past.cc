@@ -13,7 +13,7 @@ constexpr int64_t kFirstLength = 4096;
 constexpr int64_t kRowsAtOnce = 64;
 constexpr const char* kTokens = "tokens";
 
-// Room for `slots` tokens, of which `used` are there.
+// Room for `slots` tokens, `used` of them occupied.
 void grow(Tensor& tensor, int64_t slots, int64_t used) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[1] = slots;
@@ -34,7 +34,7 @@ int64_t count(const std::vector<int32_t>& row) { return static_cast<int64_t>(row
 
 Past::Past(const std::string& spec, int64_t length)
     : pattern_(spec, 1), dense_(pattern_.is_dense()), inherits_(pattern_.inherits()) {
-  if (dense_) inherits_ = false;  // a view of all is quicker than slots
+  if (dense_) inherits_ = false;  // a view of everything is faster than slots
   if (dense_ || inherits_) return;
   if (length == 0 && pattern_.most_tokens() < std::numeric_limits<int32_t>::max()) {
     length = pattern_.most_tokens();
@@ -51,13 +51,13 @@ const LastUse& Past::use() const {
 
 void Past::bind(int64_t i) const {
   if (i < pattern_.size()) return;
-  // Twice what is needed, so that a stream rebinds log(n) times.
+  // Twice what is needed, so that a stream rebinds only log(n) times.
   const int64_t wanted = std::max(kFirstLength, 2 * i);
   if (!fixed())
     pattern_ = Pattern(pattern_.spec(), std::max(std::min(wanted, pattern_.most_tokens()), i + 1));
   if (i < pattern_.size()) return;
-  throw Error("pattern '" + pattern_.spec() + "': is for " + std::to_string(pattern_.size()) +
-              " tokens, and here is token " + std::to_string(i));
+  throw Error("pattern '" + pattern_.spec() + "': covers " + std::to_string(pattern_.size()) +
+              " tokens; token " + std::to_string(i) + " is out of range");
 }
 
 int64_t Past::slot_of(int64_t token) const {
@@ -65,8 +65,7 @@ int64_t Past::slot_of(int64_t token) const {
 }
 
 void Past::check_length(int64_t tokens) const {
-  // Others have no end, and bound to all that a text may become they may take memory that it never
-  // needs.
+  // Other patterns have no end, and binding them to the longest possible text could waste memory.
   if (fixed()) bind(tokens - 1);
 }
 
@@ -111,7 +110,7 @@ int64_t Past::slots(int64_t t) const {
   for (; scanned_ <= t; scanned_ = std::min(scanned_ + kRowsAtOnce, t + 1)) {
     const int64_t end = std::min(scanned_ + kRowsAtOnce, t + 1);
     if (largest_row(scanned_, end) <= static_cast<int64_t>(reached_.size())) continue;
-    for (int64_t i = scanned_; i < end; ++i) {  // a row has at most one token more than the last
+    for (int64_t i = scanned_; i < end; ++i) {  // a row grows by at most one token
       if (count(row(i)) > static_cast<int64_t>(reached_.size())) reached_.push_back(i);
     }
   }
@@ -195,7 +194,7 @@ void Past::append_to_slots(State& state, const Entries& entries) const {
     }
     tokens.select(1, slot).fill_(i);
   }
-  // The last ones move into what is left free, so that all lie side by side.
+  // Move the last entries into free slots, so that all are contiguous.
   std::vector<std::pair<int64_t, int64_t>> moves;
   for (; !free.empty(); free.pop_back()) {
     if (free.back() != --live) moves.emplace_back(live, free.back());
@@ -229,7 +228,7 @@ void Past::extend(State& state, const Entries& entries) const {
         kept.narrow(1, t, time).copy_(value);
         continue;
       }
-      for (int64_t j = 0; j < time; ++j) {  // in order: one may leave its slot to another
+      for (int64_t j = 0; j < time; ++j) {  // in order: a token may free a slot
         if (slot_of(t + j) >= 0) kept.select(1, slot_of(t + j)).copy_(value.select(1, j));
       }
     }

@@ -21,9 +21,9 @@ State fresh() {
 // Token i's entry of sequence b: i + b / 2.
 Tensor entry(int64_t i) { return static_cast<float>(i) + torch::tensor({0.f, 0.5f}); }
 
-// What is read is exactly the pattern's row, each entry where `tokens` says; what is held is no
-// more than the next row where the pattern inherits, in as many slots as that ever needed, and than
-// ever had a reader to come where its length is known.
+// Reads return exactly the pattern's row, each entry at the place given by `tokens`. What is held
+// is no more than the next row if the pattern inherits, in as many slots as that ever needs, and no
+// more than the tokens with a future reader if its length is known.
 void expect_row(const Past& past, const Pattern& pattern, const State& state,
                 const std::vector<int32_t>& most_live = {}) {
   const int64_t i = state.position;
@@ -130,7 +130,7 @@ TEST_P(PastTest, AForkGoesItsOwnWay) {
     past.append(state, {{"x", torch::full({2}, -1)}});
     ++state.position;
   }
-  // What was read before it went on stays as it was.
+  // What was read before the append is unchanged.
   const Tensor read = past.read(fork, "x"), before = read.clone();
   for (; fork.position < 160; ++fork.position) {
     past.append(fork, {{"x", torch::full({2}, -1)}});
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Patterns, PastTest, testing::ValuesIn(all_kept()),
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST(Past, ATokenThatIsReadMuchLaterIsHeld) {
-  // 5000 lies beyond the length that the pattern is first bound to.
+  // 5000 is beyond the length that the pattern is first bound to.
   const Past past("offsets(1,2,5000)");
   State state;
   state.tensors["x"] = torch::empty({1, 0});
@@ -218,7 +218,7 @@ TEST(Past, AFileOfATextHasALengthOfItsOwn) {
       std::filesystem::path(testing::TempDir()) / ("past " + std::to_string(getpid()) + ".mtx");
   write_matrix_market(file, to_csr(Pattern("k^2+1", 3000)));
   const Past past("dag(" + file.string() + ")");
-  std::filesystem::remove(file);  // and is read no more
+  std::filesystem::remove(file);  // it is not read again
   EXPECT_EQ(past.held(3000), last_use(Pattern("k^2+1", 3000)).used.back());
   const Pattern pattern("k^2+1", 3000);
   for (const int64_t i : {100, 2999}) {

@@ -7,7 +7,7 @@
 namespace hopmix::nn {
 namespace {
 
-// Whether the pattern's index list stays within kLargestList; does not count further than that.
+// Whether the pattern's index list fits kLargestList; stops counting there.
 bool list_is_small(const Pattern& pattern) {
   constexpr int64_t kPerRow = sizeof(int64_t), kPerRead = sizeof(int32_t);
   int64_t bytes = kPerRow * (pattern.size() + 1);
@@ -19,8 +19,8 @@ bool list_is_small(const Pattern& pattern) {
   return bytes <= PatternRows::kLargestList;
 }
 
-// Whether the kernels keep a small cache of their own for the pattern if they know which it is,
-// which is worth more than a list from some thousand tokens on.
+// Whether the kernels, if they know the pattern, keep a small cache for it, which beats a list from
+// some thousand tokens on.
 bool cache_is_small(const Pattern& pattern) {
   constexpr int64_t kLong = 2048, kSmall = 8;
   if (pattern.size() < kLong || !pattern.inherits()) return false;
@@ -45,7 +45,7 @@ ops::PatternArg PatternRows::at(int64_t length) {
 }
 
 ops::PatternArg PatternRows::at(int64_t time, const Packing& packing) {
-  // Every batch has another longest sequence; the rows of a longer one begin with its rows.
+  // The longest sequence differs between batches; rows for a longer one start with the same rows.
   return at(packing ? std::max(length_, packing.longest(time)) : time);
 }
 

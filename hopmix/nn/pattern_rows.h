@@ -1,4 +1,4 @@
-// The rows of a pattern as operators take them, remembered between calls of one length.
+// The rows of a pattern in the form operators take, cached between calls of the same length.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace hopmix::nn {
 
-/// Hands out index lists while they are small (written once, read by every head and batch), else
-/// the spec itself: `dense` on 16,384 tokens would be a list of half a GB in every layer. Also the
-/// spec where its kernels gain by knowing it: long sequences of patterns with a small live cache.
+/// Returns index lists while they are small (built once, read by every head and batch), otherwise
+/// the spec itself: `dense` on 16,384 tokens would need a list of half a GB in every layer. Also
+/// returns the spec where kernels benefit from knowing it: long sequences of patterns with a small
+/// live cache.
 class PatternRows {
  public:
   static constexpr int64_t kLargestList = int64_t{1} << 24;  // bytes
@@ -20,7 +21,7 @@ class PatternRows {
   /// Rows for sequences of `length` tokens. Throws Error on a malformed spec.
   ops::PatternArg at(int64_t length);
 
-  /// Rows for the sequences in a row of `time` tokens: at least those of the longest.
+  /// Rows for the sequences packed in a row of `time` tokens: at least those of the longest.
   ops::PatternArg at(int64_t time, const Packing& packing);
 
  private:

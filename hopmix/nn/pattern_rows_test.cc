@@ -14,7 +14,7 @@ TEST(PatternRows, ListsWhatIsSmallAndNamesTheRest) {
   EXPECT_TRUE(torch::equal(few.cols, torch::tensor({0, 0, 1, 0, 1, 2}, torch::kInt32)));
   EXPECT_TRUE(powers.at(16384).row_ptr.defined());
 
-  // Half a GB as a list.
+  // It would be half a GB as a list.
   const ops::PatternArg many = dense.at(16384);
   EXPECT_FALSE(many.row_ptr.defined());
   EXPECT_EQ(many.spec, "dense");
@@ -25,7 +25,7 @@ TEST(PatternRows, ListsWhatIsSmallAndNamesTheRest) {
 }
 
 TEST(PatternRows, AListFitsItsLimitToTheByte) {
-  // 8 bytes a row and one more, 4 a read.
+  // 8 bytes per row plus one, 4 per read.
   int64_t longest = 0;
   while (8 * (longest + 2) + 2 * longest * (longest + 1) <= PatternRows::kLargestList) ++longest;
   PatternRows dense("dense");
@@ -41,7 +41,7 @@ TEST(PatternRows, NamesLongPatternsWithASmallCache) {
   EXPECT_TRUE(plain.at(2048).row_ptr.defined());
 }
 
-// Batches of documents have another longest one each time.
+// The longest document differs between batches.
 TEST(PatternRows, OfPackedSequencesAtLeastTheLongest) {
   const auto packing = [](const std::vector<int64_t>& ends) {
     return Packing(torch::tensor(ends, torch::kInt64), torch::zeros({1, 20}));

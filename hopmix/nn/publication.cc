@@ -27,7 +27,7 @@ std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t
   }
   if (widths.empty() || reached > kMost) {
     throw table.bad("widths",
-                    "must be at least one number, each from 1, with a product of at most " +
+                    "must list at least one number, each at least 1, with a product of at most " +
                         std::to_string(kMost));
   }
   return widths;
@@ -46,7 +46,7 @@ std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,
   const std::string name = table.require("mem");
   const auto [found, fresh] = mem.emplace(name, std::make_shared<Publication>(publication));
   if (!fresh)
-    throw table.bad("mem", "is published by an earlier layer: give this one its own name");
+    throw table.bad("mem", "is already published by an earlier layer; choose another name");
   return found->second;
 }
 

@@ -1,5 +1,5 @@
-// A cache that one layer publishes (`mem = "name"` in a config) and later ones read, as far as it
-// is known when the model is built.
+// A cache that one layer publishes (`mem = "name"` in a config) and later layers read: what is
+// known of it when the model is built.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,38 @@
 
 namespace hopmix::nn {
 
-/// Sizes of what is published, and what its readers have asked of the selection.
+/// Sizes of what is published, and what its readers require of the selection.
 struct Publication {
   int64_t heads = 0, kv_heads = 0, key_width = 0, value_width = 0;
   bool rope = false;  // q and k are rotated by position
 
-  /// The best positions of every token: how many, and how many of them decoding keeps of past
-  /// tokens, for chains.
+  /// The best positions of every token: how many, and how many of them decoding keeps for past
+  /// tokens, to follow chains.
   struct Selected {
     int64_t kappa = 0, pointers = 0;
   };
-  Selected with_self, earlier;  // the token itself among those compared; strictly earlier ones
+  Selected with_self, earlier;  // among all tokens up to this one; among strictly earlier ones
 
   Selected& selection(bool include_self) { return include_self ? with_self : earlier; }
 
-  /// Of a reader that follows `widths` links from hop to hop.
+  /// Registers a reader that follows `widths` links from hop to hop.
   void ask(const std::vector<int64_t>& widths, bool include_self);
 };
 
 using Publications = std::map<std::string, std::shared_ptr<Publication>>;
 
-/// The key `widths`: at least one, each at least 1, reaching 4096 positions at most.
+/// Reads the key `widths`: at least one, each at least 1, reaching at most 4096 positions.
 std::vector<int64_t> read_widths(config::Table& table, const std::vector<int64_t>& fallback);
 
-/// The key `kappa`: from 1 to 4096 positions of a token.
+/// Reads the key `kappa`: 1 to 4096 positions per token.
 int64_t read_kappa(config::Table& table, int64_t fallback);
 
-/// Enters what a layer publishes under the table's key `mem`. Throws Error if the name is taken.
+/// Registers what a layer publishes under the table's key `mem`. Throws Error if the name is taken.
 std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,
                                      const Publication& publication);
 
-/// What is published under the table's key `mem`. Throws Error, with the nearest name, if no
-/// earlier layer publishes it.
+/// Finds what is published under the table's key `mem`. Throws Error, suggesting the nearest name,
+/// if no earlier layer publishes it.
 std::shared_ptr<Publication> find_publication(config::Table& table, const Publications& mem);
 
 }  // namespace hopmix::nn

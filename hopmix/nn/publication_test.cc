@@ -15,7 +15,7 @@ std::shared_ptr<LanguageModel> build(const std::string& text, int64_t readouts =
   return make_model(model, {.vocabulary = 11, .length = 40, .readouts = readouts});
 }
 
-// Of blocks behind an attention that publishes two heads as 'cache'.
+// The error of building these blocks after an attention that publishes two heads as 'cache'.
 std::string error_of(const std::string& blocks, int64_t readouts = 1) {
   const std::string publisher = "{mixer='attention', mem='cache', heads=2}, ";
   try {
@@ -36,22 +36,24 @@ TEST(Publication, BadConfigsNameTheKey) {
   }
   EXPECT_EQ(error_of("{mixer='mura', mem='own', heads=1}, {mixer='attention', mem='own'}"),
             "model.blocks.1.mem = 'own': no earlier layer publishes it; known: cache");
-  EXPECT_EQ(error_of("{mixer='attention', mem='cache'}"),
-            "model.blocks.1.mem = 'cache': is published by an earlier layer: give this one its own "
-            "name");
+  EXPECT_EQ(
+      error_of("{mixer='attention', mem='cache'}"),
+      "model.blocks.1.mem = 'cache': is already published by an earlier layer; choose another "
+      "name");
   EXPECT_EQ(error_of("{mixer='attention', mem='own', repeat=2}"),
-            "model.blocks.1.mem = 'own': is published by an earlier layer: give this one its own "
+            "model.blocks.1.mem = 'own': is already published by an earlier layer; choose another "
             "name");
   EXPECT_EQ(error_of("{mixer='mura', mem='cache', heads=3}"),
-            "model.blocks.1.heads = 3: must be a multiple of those of mem 'cache', 2");
+            "model.blocks.1.heads = 3: must be a multiple of the heads of mem 'cache', 2");
 }
 
 TEST(Publication, BadSizesNameTheKey) {
   for (const std::string widths :
        {"[]", "[ 0 ]", "[ 4, -1 ]", "[ 64, 65 ]", "[ 0, 5000 ]", "[ 4611686018427387905, 4 ]"}) {
-    EXPECT_EQ(error_of("{mixer='mura', mem='cache', widths=" + widths + "}"),
-              "model.blocks.1.widths = " + widths +
-                  ": must be at least one number, each from 1, with a product of at most 4096");
+    EXPECT_EQ(
+        error_of("{mixer='mura', mem='cache', widths=" + widths + "}"),
+        "model.blocks.1.widths = " + widths +
+            ": must list at least one number, each at least 1, with a product of at most 4096");
   }
   for (const std::string mixer : {"topk_access", "hysparse", "retrieved_recurrence"}) {
     for (const std::string kappa : {"-1", "0", "4097", "9223372036854775807"}) {
@@ -70,20 +72,22 @@ TEST(Publication, OneVectorAHopIsForTheLastBlock) {
   EXPECT_EQ(error_of(shared + "}", 4), "");
   EXPECT_EQ(error_of(shared + ", hops=2}", 3),
             "model.blocks.1.hops = 2: must be at least the task's readouts, 3");
-  const std::string last = ": follows a block that gives one vector a hop, which must be the last";
+  const std::string last =
+      ": follows a block that returns one vector per hop, which must be the last block";
   EXPECT_EQ(error_of(shared + "}, {mixer='mura', mem='cache'}"),
             "model.blocks.2.mixer = 'mura'" + last);
   EXPECT_EQ(error_of(shared + ", repeat=2}"),
             "model.blocks.1.mixer = 'retrieved_recurrence'" + last);
   const std::string branch =
-      ".readout = 'shared': gives one vector a hop, which only the last block of a model may";
+      ".readout = 'shared': returns one vector per hop, which only the last block of a model may "
+      "do";
   EXPECT_EQ(error_of("{mixer='parallel', branches=[{mixer='gla'}, " + shared + "}]}"),
             "model.blocks.1.branches.1" + branch);
   EXPECT_EQ(error_of("{mixer='topk_access', mem='cache', recurrent=" + shared + "}}"),
             "model.blocks.1.recurrent" + branch);
 }
 
-// Readers of both selections of one cache, one behind another, side by side and nested.
+// Readers of both selections of one cache: in sequence, in parallel and nested.
 constexpr const char* kReaders = R"toml(
 [model]
 width = 16

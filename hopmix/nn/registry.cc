@@ -61,7 +61,7 @@ const MixerEntry& find_mixer(const std::string& name) {
     if (entry.name == name) return entry;
     names.push_back(entry.name);
   }
-  throw Error("mixer '" + name + "' is not known" + suggestion(name, names));
+  throw Error("unknown mixer '" + name + "'" + suggestion(name, names));
 }
 
 std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults) {

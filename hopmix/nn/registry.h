@@ -1,4 +1,4 @@
-// Every mixer by name: its description and how to build it from a config.
+// All mixers by name, with a description and how to build each from a config.
 #pragma once
 
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace hopmix::nn {
 
-/// What a block inherits from its model unless its own table says otherwise.
+/// What a block inherits from its model unless its own table overrides it.
 struct BlockDefaults {
   int64_t width = 64;
   int64_t heads = 4;
-  int64_t length = 1024;  // of the sequences in training: what patterns are checked on
+  int64_t length = 1024;  // of training sequences; patterns are validated at it
   bool token_shift = true;
   bool rope = false;
-  int64_t end = 0;       // most tokens of a sequence, as learned positions have it; 0: any number
-  int64_t readouts = 1;  // answers that the task asks for at one position
+  int64_t end = 0;       // longest sequence, if learned positions limit it; 0: no limit
+  int64_t readouts = 1;  // answers per position
   /// What earlier layers of the same model publish, by name.
   std::shared_ptr<Publications> mem = std::make_shared<Publications>();
 };
@@ -29,21 +29,22 @@ struct BlockDefaults {
 struct MixerEntry {
   std::string name;
   std::string equation;
-  std::string reads;   // time a token
-  std::string cache;   // memory a token, in vectors
+  std::string reads;   // time per token
+  std::string cache;   // memory per token, in vectors
   std::string source;  // the paper
-  /// Reads the mixer's own keys from `table`, builds it. Throws Error on a bad value.
+  /// Reads the mixer's own keys from `table` and builds it. Throws Error on an invalid value.
   std::function<std::shared_ptr<Mixer>(config::Table& table, const BlockDefaults& defaults)> make;
   bool reads_mem = false;  // its key `mem` names the cache of an earlier attention
 };
 
-/// All mixers, in the order they are listed.
+/// All mixers, in listing order.
 const std::vector<MixerEntry>& mixers();
 
-/// The entry called `name`; Error with the nearest name if there is none.
+/// The entry called `name`. Throws Error, suggesting the nearest name, if there is none.
 const MixerEntry& find_mixer(const std::string& name);
 
-/// The mixer that `table` describes: its key `mixer`, and that mixer's own. Errors name the table.
+/// Builds the mixer that `table` describes: its key `mixer`, and that mixer's own keys. Errors name
+/// the table.
 std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults);
 
 }  // namespace hopmix::nn

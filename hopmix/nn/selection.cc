@@ -21,7 +21,7 @@ Tensor best_positions(const Tensor& scores, int64_t kappa) {
     std::partial_sort(order.begin(), order.begin() + kept, order.end(),
                       [score](int32_t a, int32_t b) {
                         const bool a_nan = std::isnan(score[a]), b_nan = std::isnan(score[b]);
-                        if (a_nan != b_nan) return b_nan;  // below every number
+                        if (a_nan != b_nan) return b_nan;  // NaN sorts below every number
                         return a_nan || score[a] == score[b] ? a < b : score[a] > score[b];
                       });
     std::copy(order.begin(), order.begin() + kept, out);
@@ -32,7 +32,7 @@ Tensor best_positions(const Tensor& scores, int64_t kappa) {
 Tensor without_self(const Tensor& indices, const Tensor& positions) {
   const int64_t kappa = indices.size(3);
   const Tensor self = positions.to(torch::kInt32).view({1, -1, 1, 1}) == indices;
-  // Where it stands, or the end; what comes after moves up by one.
+  // Its index, or the end; later entries move up by one.
   const Tensor found =
       torch::where(self, torch::arange(kappa), kappa - 1).amin(3, /*keepdim=*/true);
   const Tensor from = torch::arange(kappa - 1);

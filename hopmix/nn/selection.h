@@ -1,5 +1,5 @@
-// Positions picked by score, and chains of them, for one token in decoding; whole sequences go
-// through ops::attention_topk and ops::neighborhood.
+// Positions picked by score, and chains of them, for one token in decoding. Whole sequences use
+// ops::attention_topk and ops::neighborhood.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace hopmix::nn {
 
-/// The kappa best of one token's scores [B,H,n], best first, ties to the earlier, NaN below every
-/// number: int32 [B,H,kappa], -1 padded.
+/// The kappa best of one token's scores [B,H,n], best first, ties broken toward the earlier
+/// position, NaN below every number: int32 [B,H,kappa], -1 padded.
 torch::Tensor best_positions(const torch::Tensor& scores, int64_t kappa);
 
-/// indices [B,T,H,kappa] of tokens at these positions, int64 [T], best first -> [B,T,H,kappa-1]:
-/// each row without its own token, or without its last entry.
+/// indices [B,T,H,kappa], best first, of the tokens at these positions, int64 [T] ->
+/// [B,T,H,kappa-1]: each row without its own token, or otherwise without its last entry.
 torch::Tensor without_self(const torch::Tensor& indices, const torch::Tensor& positions);
 
-/// The neighborhood of one token (ops::neighborhood): newest [B,H,kappa] its own best positions,
-/// pointers [B,n,H,P] those of every token, itself the last (undefined with one width) -> sorted
-/// int32 [B,H,W], -1 padded.
+/// The neighborhood of one token (ops::neighborhood): newest [B,H,kappa] are its own best
+/// positions, pointers [B,n,H,P] those of every token, itself last (undefined if there is one
+/// width) -> sorted int32 [B,H,W], -1 padded.
 torch::Tensor token_neighborhood(const torch::Tensor& newest, const torch::Tensor& pointers,
                                  const std::vector<int64_t>& widths, bool cumulative);
 

@@ -37,7 +37,7 @@ TEST(WithoutSelf, DropsTheTokenItselfOrTheLastOfTheRow) {
   EXPECT_TRUE(torch::equal(without[0][1][0], row({-1, -1})));
 }
 
-// Of each token alone what the operator gives for the whole sequence.
+// Each token by itself gives what the operator gives for the whole sequence.
 TEST(TokenNeighborhood, IsTheOperatorsRow) {
   torch::manual_seed(4);
   const int64_t time = 70;
@@ -49,8 +49,7 @@ TEST(TokenNeighborhood, IsTheOperatorsRow) {
     for (const bool cumulative : {true, false}) {
       const Tensor whole = ops::neighborhood(links, widths, cumulative);
       ASSERT_EQ(whole.size(3), neighborhood_width(widths, cumulative));
-      // The first entries that are not -1, as the operator counts them, stand first in
-      // best_positions.
+      // best_positions starts with the first entries that are not -1, as the operator counts them.
       for (int64_t t = 0; t < time; ++t) {
         const Tensor one =
             token_neighborhood(links.select(1, t), links.slice(1, 0, t + 1), widths, cumulative);

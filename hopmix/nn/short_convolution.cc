@@ -27,7 +27,7 @@ Tensor ShortConvolution::forward(const Tensor& x, const std::optional<Tensor>& c
 Tensor ShortConvolution::prefill(const Tensor& x, State& state, const std::string& name) {
   Tensor& last = state.tensors.at(name);
   const Tensor window = torch::cat({last, x}, 1);
-  last = window.slice(1, x.size(1)).clone();  // a view would keep the older tokens too
+  last = window.slice(1, x.size(1)).clone();  // clone: a view would keep the older tokens too
   return forward(window).slice(1, config_.taps - 1);
 }
 

@@ -1,4 +1,4 @@
-// The short convolution that recurrent layers have before their recurrence.
+// The short convolution that precedes the recurrence in recurrent layers.
 #pragma once
 
 #include "hopmix/nn/mixer.h"
@@ -6,13 +6,13 @@
 namespace hopmix::nn {
 
 struct ShortConvolutionConfig {
-  int64_t taps = 4;  // tokens that are read, the own one included
-  bool bias = true;  // begins at 0
-  bool silu = true;  // SiLU after it
+  int64_t taps = 4;  // tokens read, including the current one
+  bool bias = true;  // initialized to 0
+  bool silu = true;  // followed by SiLU
 };
 
-/// Causal depthwise convolution: every channel weighs its last `taps` tokens. Weights begin as
-/// PyTorch draws those of a convolution, uniform within 1 / sqrt(taps).
+/// Causal depthwise convolution: each channel is a weighted sum of its last `taps` tokens. Weights
+/// are initialized as in PyTorch's convolutions, uniform within 1 / sqrt(taps).
 class ShortConvolution : public torch::nn::Module {
  public:
   explicit ShortConvolution(int64_t width, const ShortConvolutionConfig& config = {});
@@ -20,20 +20,20 @@ class ShortConvolution : public torch::nn::Module {
   /// x [B,T,width] -> [B,T,width]; nothing crosses from one packed sequence to the next.
   Tensor forward(const Tensor& x, const std::optional<Tensor>& cu_seqlens = {});
 
-  /// The next tokens of a stream, [B,T,width] -> [B,T,width]; keeps the taps - 1 last inputs in
+  /// The next tokens of a stream, [B,T,width] -> [B,T,width]; keeps the last taps - 1 inputs in
   /// state[name].
   Tensor prefill(const Tensor& x, State& state, const std::string& name = "conv");
 
   /// One token [B,width] -> [B,width].
   Tensor step(const Tensor& x, State& state, const std::string& name = "conv");
 
-  /// Puts the zeros before the first token into a fresh state.
+  /// Adds the zeros before the first token to a fresh state.
   void init_state(int64_t batch, State& state, const std::string& name = "conv") const;
 
-  /// Elements that it adds to the state of a sequence.
+  /// Number of elements it adds to the state of a sequence.
   int64_t state_elements() const { return (config_.taps - 1) * weight.size(0); }
 
-  Tensor weight;  // [width,taps]; the last column weighs the token itself
+  Tensor weight;  // [width,taps]; the last column applies to the current token
   Tensor bias;    // [width], or undefined
 
  private:

@@ -8,7 +8,7 @@
 namespace hopmix::nn {
 namespace {
 
-// PyTorch's convolution over the channels, which pads and cuts.
+// PyTorch's depthwise convolution, padded and trimmed.
 Tensor convolution(const ShortConvolution& layer, const Tensor& x, bool silu) {
   const int64_t width = layer.weight.size(0), taps = layer.weight.size(1);
   const Tensor y = torch::conv1d(x.transpose(1, 2), layer.weight.unsqueeze(1), layer.bias,

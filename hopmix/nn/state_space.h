@@ -1,4 +1,4 @@
-// How state-space layers begin.
+// Initialization of state-space layers.
 #pragma once
 
 #include "hopmix/nn/torch.h"

@@ -1,5 +1,5 @@
-// The part of PyTorch's C++ interface that models and training use. <torch/torch.h> brings data
-// loaders, every module and serialization, and costs twice as long to compile.
+// The part of PyTorch's C++ API that models and training use. <torch/torch.h> also brings in data
+// loaders, every module and serialization, and takes twice as long to compile.
 #pragma once
 
 #include <torch/nn/init.h>

@@ -20,7 +20,7 @@ mu::Parser make_parser() {
   return parser;
 }
 
-// The shortest text that reads back as v.
+// The shortest decimal text that parses back to v.
 std::string number(double v) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), v).ptr};
@@ -28,7 +28,7 @@ std::string number(double v) {
 
 std::string f_of(int64_t k, double v) { return "f(" + std::to_string(k) + ") = " + number(v); }
 
-// muParser's sentence without its own position, in the style of ours.
+// muParser's message in our style, without its position.
 std::string plain_message(const mu::ParserError& error) {
   std::string message = error.GetMsg();
   for (const char* place :
@@ -43,14 +43,14 @@ std::string plain_message(const mu::ParserError& error) {
   return message;
 }
 
-// muParser would let a user assign to k.
+// muParser would accept an assignment to k.
 void reject_assignment(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '=') continue;
     const bool after =
         i > 0 && std::string_view("=<>!").find(text[i - 1]) != std::string_view::npos;
     const bool before = i + 1 < text.size() && text[i + 1] == '=';
-    if (!after && !before) throw ExpressionError(i, "'=' has no meaning here; == compares");
+    if (!after && !before) throw ExpressionError(i, "'=' is not supported; == compares");
   }
 }
 
@@ -75,7 +75,7 @@ terms::Offsets evaluate_expression(std::string_view text, int64_t n) {
   try {
     parser.SetExpr(std::string(text));
     if (!parser.GetUsedVar().contains("k")) {
-      throw ExpressionError(0, "has no k in it; offsets(...) lists fixed offsets");
+      throw ExpressionError(0, "has no k; use offsets(...) for fixed offsets");
     }
     terms::Offsets f;
     f.first = parser.Eval();

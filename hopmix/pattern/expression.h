@@ -12,19 +12,19 @@
 
 namespace hopmix {
 
-/// Why an expression is no f, and where in it.
+/// Why an expression is not an f pattern, and where.
 struct ExpressionError : std::runtime_error {
   ExpressionError(size_t where, const std::string& message)
       : std::runtime_error(message), at(where) {}
-  size_t at;  // characters before the place
+  size_t at;  // number of characters before the error
 };
 
-/// Names an expression may use besides k: muParser's functions and constants, floor and ceil.
+/// The names an expression may use besides k: muParser's functions and constants, floor and ceil.
 const std::vector<std::string>& expression_names();
 
-/// f(0), f(1), ... up to the last below n. Throws ExpressionError when the text is not an
-/// expression in k, or when some f(k) in that range is not a finite whole number, at least 1 and
-/// above the one before.
+/// f(0), f(1), ... up to the last value below n. Throws ExpressionError if the text is not an
+/// expression in k, or if some f(k) in that range is not a finite whole number, is below 1, or does
+/// not exceed the one before.
 terms::Offsets evaluate_expression(std::string_view text, int64_t n);
 
 }  // namespace hopmix

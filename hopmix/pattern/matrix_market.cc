@@ -18,7 +18,7 @@ struct Entry {
   int64_t row, col, line;
 };
 
-// Walks the lines of a file and names the line in errors.
+// Reads the lines of a file; errors name the line.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path), text_(read_file(path)) {}
@@ -57,7 +57,7 @@ class Reader {
   int64_t line_ = 0;
 };
 
-// Takes the next word off `line`; empty when none is left.
+// Removes the next word from `line`; empty if none is left.
 std::string_view take_word(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   const std::string_view word = line.substr(0, line.find_first_of(" \t"));
@@ -86,9 +86,10 @@ void read_header(Reader& reader) {
   std::string_view line;
   if (!reader.next(line))
     reader.fail(
-        1, "the file is empty; '%%MatrixMarket matrix coordinate pattern general' must begin it");
+        1,
+        "the file is empty; it must begin with '%%MatrixMarket matrix coordinate pattern general'");
   if (lower(take_word(line)) != "%%matrixmarket" || lower(take_word(line)) != "matrix") {
-    reader.fail("'%%MatrixMarket matrix coordinate pattern general' must begin the file");
+    reader.fail("the file must begin with '%%MatrixMarket matrix coordinate pattern general'");
   }
   if (const std::string format = lower(take_word(line)); format != "coordinate") {
     reader.fail("format '" + format + "' must be coordinate");
@@ -112,9 +113,10 @@ std::vector<Entry> read_entries(Reader& reader, int64_t n, int64_t count) {
     if (std::min(row, col) < 1 || std::max(row, col) > n) {
       reader.fail(entry + " must lie within 1.." + std::to_string(n));
     }
-    if (col >= row) reader.fail(entry + " must lie below the diagonal: a token reads earlier ones");
+    if (col >= row)
+      reader.fail(entry + " must lie below the diagonal: tokens read only earlier tokens");
     if (static_cast<int64_t>(entries.size()) == count) {
-      reader.fail(entry + " is one more than the " + std::to_string(count) + " announced");
+      reader.fail(entry + " exceeds the announced " + std::to_string(count) + " entries");
     }
     entries.push_back({row - 1, col - 1, reader.line()});
   }
@@ -136,7 +138,7 @@ Csr read_matrix_market(const std::filesystem::path& path) {
                 cols = take_integer(reader, line, "columns"),
                 count = take_integer(reader, line, "entries");
   if (rows < 0 || rows > kMaxRows)
-    reader.fail("rows " + std::to_string(rows) + " must be 0 to " + std::to_string(kMaxRows));
+    reader.fail("rows " + std::to_string(rows) + " must be from 0 to " + std::to_string(kMaxRows));
   if (rows != cols) {
     reader.fail("a matrix of " + std::to_string(rows) + " by " + std::to_string(cols) +
                 " must be square");
@@ -144,7 +146,7 @@ Csr read_matrix_market(const std::filesystem::path& path) {
   if (count < 0) reader.fail("entries " + std::to_string(count) + " must be at least 0");
 
   std::vector<Entry> entries = read_entries(reader, rows, count);
-  // Stable, so that of an entry given twice the later line is named.
+  // Stable, so that the error for a duplicate entry names the later line.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return a.row != b.row ? a.row < b.row : a.col < b.col;
   });

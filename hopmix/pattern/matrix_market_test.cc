@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kHeader = "%%MatrixMarket matrix coordinate pattern general\n";
 
-// A file of its own for each test, removed with it.
+// Each test has its own file, removed at the end.
 class MatrixMarket : public testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
@@ -75,7 +75,7 @@ TEST_F(MatrixMarket, ServesAsAPattern) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "pattern 'dag(" + path_.string() +
                                              ")': file at character 5: " + path_.string() +
-                                             " has 70 rows; n = 71 tokens need as many");
+                                             " has 70 rows, but n = 71 tokens need one each");
   }
   const Csr joined = to_csr(Pattern(spec + " | window(2)", 70));
   EXPECT_EQ(joined.cols, to_csr(Pattern("2^k|random(3,1)|window(2)", 70)).cols);
@@ -83,11 +83,11 @@ TEST_F(MatrixMarket, ServesAsAPattern) {
 
 TEST_F(MatrixMarket, BadFilesNameTheLine) {
   const std::string header = kHeader;
-  EXPECT_EQ(
-      error(""),
-      "1: the file is empty; '%%MatrixMarket matrix coordinate pattern general' must begin it");
+  EXPECT_EQ(error(""),
+            "1: the file is empty; it must begin with '%%MatrixMarket matrix coordinate pattern "
+            "general'");
   EXPECT_EQ(error("hello\n"),
-            "1: '%%MatrixMarket matrix coordinate pattern general' must begin the file");
+            "1: the file must begin with '%%MatrixMarket matrix coordinate pattern general'");
   EXPECT_EQ(error("%%MatrixMarket matrix array real general\n"),
             "1: format 'array' must be coordinate");
   EXPECT_EQ(error("%%MatrixMarket matrix coordinate complex general\n"),
@@ -97,9 +97,9 @@ TEST_F(MatrixMarket, BadFilesNameTheLine) {
   EXPECT_EQ(error(header + "%\n"), "2: the line 'rows columns entries' is missing");
   EXPECT_EQ(error(header + "3 3\n"), "2: entries is missing");
   EXPECT_EQ(error(header + "3 4 0\n"), "2: a matrix of 3 by 4 must be square");
-  EXPECT_EQ(error(header + "-1 -1 0\n"), "2: rows -1 must be 0 to 2147483647");
+  EXPECT_EQ(error(header + "-1 -1 0\n"), "2: rows -1 must be from 0 to 2147483647");
   EXPECT_EQ(error(header + "3000000000 3000000000 0\n"),
-            "2: rows 3000000000 must be 0 to 2147483647");
+            "2: rows 3000000000 must be from 0 to 2147483647");
   EXPECT_EQ(error(header + "3 3 -1\n"), "2: entries -1 must be at least 0");
   EXPECT_EQ(error(header + "3 x 1\n"), "2: columns 'x' must be a whole number");
   EXPECT_EQ(error(header + "3 3 1\n2 1.5\n"), "3: column '1.5' must be a whole number");
@@ -109,12 +109,11 @@ TEST_F(MatrixMarket, BadFilesNameTheLine) {
   EXPECT_EQ(error(header + "3 3 1\n2 99999999999999999999\n"),
             "3: column '99999999999999999999' must be a whole number");
   EXPECT_EQ(error(header + "3 3 1\n2 2\n"),
-            "3: entry (2, 2) must lie below the diagonal: a token reads earlier ones");
+            "3: entry (2, 2) must lie below the diagonal: tokens read only earlier tokens");
   EXPECT_EQ(error(header + "3 3 1\n\n1 3\n"),
-            "4: entry (1, 3) must lie below the diagonal: a token reads earlier ones");
+            "4: entry (1, 3) must lie below the diagonal: tokens read only earlier tokens");
   EXPECT_EQ(error(header + "3 3 2\n2 1\n"), "3: the file ends after 1 of 2 entries");
-  EXPECT_EQ(error(header + "3 3 1\n2 1\n3 1\n"),
-            "4: entry (3, 1) is one more than the 1 announced");
+  EXPECT_EQ(error(header + "3 3 1\n2 1\n3 1\n"), "4: entry (3, 1) exceeds the announced 1 entries");
   EXPECT_EQ(error(header + "3 3 3\n2 1\n3 1\n2 1\n"), "5: entry (2, 1) is given twice");
 }
 

@@ -39,7 +39,7 @@ struct Random {
 };
 struct Fenwick {};
 struct Dag {
-  Csr rows;  // at least n of them
+  Csr rows;  // at least n rows
 };
 
 }  // namespace terms
@@ -48,16 +48,15 @@ using Term =
     std::variant<terms::Dense, terms::Window, terms::Offsets, terms::Cached, terms::Strided,
                  terms::Global, terms::Blocks, terms::Random, terms::Fenwick, terms::Dag>;
 
-/// A union of terms. At most one is Offsets: the parser joins them.
+/// A union of terms. At most one is Offsets, because the parser merges them.
 struct Pattern::Node {
   std::vector<Term> terms;
 };
 
-/// `spec` without white space, except inside the file name of dag(...), where only the ends are
-/// trimmed.
+/// Removes white space from `spec`, except inside the file name of dag(...), which is only trimmed.
 std::string strip_spec(std::string_view spec);
 
-/// Parses a stripped spec for n tokens. Throws Error with the character (from 1) in `spec`.
+/// Parses a stripped spec for n tokens. Throws Error with the position in `spec`, counted from 1.
 std::vector<Term> parse_terms(const std::string& spec, int64_t n);
 
 }  // namespace hopmix

@@ -20,7 +20,7 @@ std::vector<int64_t> fibonacci_offsets(int64_t n) {
 std::vector<int64_t> nlogn_offsets(int64_t n) {
   std::vector<int64_t> values;
   for (uint64_t k = 0;; ++k) {
-    // A whole logarithm is taken exactly. Any other product is irrational; below 2^31 none comes
+    // Integer logarithms are computed exactly. Any other product is irrational; below 2^31 none is
     // closer than 2e-9 to a whole number, which long double resolves and double does not (k =
     // 18981554).
     const int64_t product =

@@ -1,4 +1,4 @@
-// Offset sequences that have a name, and the spacing of cached(P). Private to this folder.
+// Named offset sequences, and the spacing of cached(P). Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 
 namespace hopmix {
 
-/// No expression may have more offsets than this below n (a list of 128 MiB): `dense` and `window`
-/// need no list. Every n up to it is safe, and up to 2^31 every f that grows like k^1.3 or faster.
+/// The most offsets below n that an expression may have (a list of 128 MiB); `dense` and `window`
+/// need no list. Every n up to this number is safe, and up to n = 2^31 every f that grows like
+/// k^1.3 or faster.
 inline constexpr int64_t kMaxOffsets = int64_t{1} << 24;
 
 /// 1, 2, 3, 5, 8, ... below n.

@@ -38,7 +38,7 @@ bool is_pattern_name(std::string_view name) {
 
 std::string quote(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// The end of the text that begins at `at` and runs to the first of `stops` outside parentheses.
+// The position of the first of `stops` at or after `at` that is outside parentheses.
 size_t find_outside(std::string_view text, size_t at, std::string_view stops) {
   int depth = 0;
   for (; at < text.size(); ++at) {
@@ -49,7 +49,7 @@ size_t find_outside(std::string_view text, size_t at, std::string_view stops) {
   return at;
 }
 
-// Joins two f patterns into one.
+// Merges two f patterns into one.
 void join(Offsets& into, const Offsets& other) {
   const auto middle = static_cast<int64_t>(into.values.size());
   into.values.insert(into.values.end(), other.values.begin(), other.values.end());
@@ -73,16 +73,16 @@ class Parser {
 
   std::vector<Term> all() {
     std::vector<Term> terms = pattern();
-    if (at_ < text_.size()) unexpected("patterns are joined by |");
+    if (at_ < text_.size()) unexpected("use | to join patterns");
     return terms;
   }
 
  private:
-  // "pattern 'S': WHAT at character N[why]"; `at` counts from 0, people from 1.
+  // "pattern 'S': WHAT at character N[why]"; `at` counts from 0, messages from 1.
   [[noreturn]] void fail(size_t at, const std::string& what, const std::string& why = "") const {
     std::string line =
         "pattern " + quote(text_) + ": " + what + " at character " + std::to_string(at + 1) + why;
-    // A line break in a file name must not break the line.
+    // A line break in a file name must not split the message.
     std::replace_if(
         line.begin(), line.end(), [](char c) { return is_control(c); }, '?');
     throw Error(line);
@@ -162,7 +162,7 @@ class Parser {
 
   template <size_t N>
   std::array<int64_t, N> arguments(const std::string& form, std::array<int64_t, N> least) {
-    const std::string why = "the form is " + form;
+    const std::string why = "expected " + form;
     std::array<int64_t, N> values;
     expect('(', why);
     for (size_t a = 0; a < N; ++a) {
@@ -185,7 +185,7 @@ class Parser {
   }
 
   Term offsets() {
-    const std::string why = "the form is offsets(1,2,5)";
+    const std::string why = "expected offsets(1,2,5)";
     expect('(', why);
     Offsets f;
     int64_t last = 0;
@@ -212,9 +212,9 @@ class Parser {
   }
 
   Term cached() {
-    const std::string why = "the form is cached(P)";
+    const std::string why = "expected cached(P)";
     const size_t name = at_ - std::string_view("cached").size();
-    // Refused here, not once it is parsed: a spec that nests without end must not use up the stack.
+    // Check before parsing, so that a deeply nested spec cannot overflow the stack.
     if (in_cached_) cached_needs_offsets(name, find_outside(text_, name, "|,)"));
     expect('(', why);
     const size_t begin = at_;
@@ -232,17 +232,17 @@ class Parser {
   }
 
   Term dag() {
-    expect('(', "the form is dag(file)");
+    expect('(', "expected dag(file)");
     const size_t begin = at_;
     at_ = find_outside(text_, at_, ")");
     const std::string file = text_.substr(begin, at_ - begin);
     if (file.empty()) fail(begin, "a file name is missing");
-    expect(')', "the form is dag(file)");
+    expect(')', "expected dag(file)");
     try {
       Dag dag{read_matrix_market(file)};
       if (dag.rows.rows() < n_) {
         throw Error(file + " has " + std::to_string(dag.rows.rows()) +
-                    " rows; n = " + std::to_string(n_) + " tokens need as many");
+                    " rows, but n = " + std::to_string(n_) + " tokens need one each");
       }
       return dag;
     } catch (const Error& error) {
@@ -264,7 +264,7 @@ class Parser {
     }
   }
 
-  // Every name must be k or one of muParser's; a number such as 1e3 holds no name.
+  // Every name must be k or known to muParser; a number such as 1e3 contains no name.
   void check_names(size_t begin, size_t end) const {
     const std::vector<std::string>& known = expression_names();
     for (size_t i = begin; i < end;) {
@@ -276,7 +276,7 @@ class Parser {
         const std::string name = text_.substr(start, i - start);
         if (name == "k" || std::find(known.begin(), known.end(), name) != known.end()) continue;
         if (is_pattern_name(name))
-          fail(start, quote(name), " cannot be part of an expression; patterns are joined by |");
+          fail(start, quote(name), " cannot be part of an expression; use | to join patterns");
         fail(start, "unknown name " + quote(name), suggest(name, known));
       } else {
         ++i;
@@ -294,8 +294,8 @@ class Parser {
     return exponent;
   }
 
-  // Patterns come first: of two names as near, they are the likelier. The functions are not worth a
-  // list.
+  // Patterns come first, because of two equally close names they are likelier. The functions are
+  // not worth listing.
   static std::string suggest(const std::string& name, const std::vector<std::string>& functions) {
     std::vector<std::string> patterns = pattern_names(), all = patterns;
     patterns.push_back("an expression in k");

@@ -1,4 +1,4 @@
-// Malformed specs: the whole line that a user sees.
+// The full error message of malformed specs.
 #include <gtest/gtest.h>
 
 #include "hopmix/base/error.h"
@@ -35,38 +35,38 @@ const Bad kBad[] = {
     {"2^n", "unknown name 'n' at character 3; did you mean 'k'?"},
     {"K+1", "unknown name 'K' at character 1; did you mean 'k'?"},
     {"sqr(k)+1", "unknown name 'sqr' at character 1; did you mean 'sqrt'?"},
-    {"2^k+fib", "'fib' at character 5 cannot be part of an expression; patterns are joined by |"},
-    {"fib+1", "unexpected '+' at character 4; patterns are joined by |"},
-    {"window", "unexpected end at character 7; the form is window(w)"},
+    {"2^k+fib", "'fib' at character 5 cannot be part of an expression; use | to join patterns"},
+    {"fib+1", "unexpected '+' at character 4; use | to join patterns"},
+    {"window", "unexpected end at character 7; expected window(w)"},
     {"window(", "an argument is missing at character 8"},
     {"window()", "an argument is missing at character 8"},
-    {"window(3", "unexpected end at character 9; the form is window(w)"},
-    {"window(3))", "unexpected ')' at character 10; patterns are joined by |"},
+    {"window(3", "unexpected end at character 9; expected window(w)"},
+    {"window(3))", "unexpected ')' at character 10; use | to join patterns"},
     {"window(0)", "argument at character 8: 0 must be at least 1"},
     {"window(-2)", "argument at character 8: -2 must be at least 1"},
     {"window(1.5)", "argument at character 8: 1.5 must be a whole number"},
     {"window(x)", "argument at character 8: x must be a whole number"},
-    {"window(1,2)", "unexpected ',' at character 9; the form is window(w)"},
+    {"window(1,2)", "unexpected ',' at character 9; expected window(w)"},
     {"window(99999999999999999999)",
      "argument at character 8: 99999999999999999999 must be at most 9223372036854775807"},
-    {"dense(3)", "unexpected '(' at character 6; patterns are joined by |"},
-    {"random(3)", "unexpected ')' at character 9; the form is random(r,seed)"},
+    {"dense(3)", "unexpected '(' at character 6; use | to join patterns"},
+    {"random(3)", "unexpected ')' at character 9; expected random(r,seed)"},
     {"random(0,1)", "argument at character 8: 0 must be at least 1"},
     {"random(3,-1)", "argument at character 10: -1 must be at least 0"},
-    {"random(3,1,2)", "unexpected ',' at character 11; the form is random(r,seed)"},
+    {"random(3,1,2)", "unexpected ',' at character 11; expected random(r,seed)"},
     {"strided(0)", "argument at character 9: 0 must be at least 1"},
     {"global(0)", "argument at character 8: 0 must be at least 1"},
     {"blocks(0)", "argument at character 8: 0 must be at least 1"},
-    {"offsets", "unexpected end at character 8; the form is offsets(1,2,5)"},
+    {"offsets", "unexpected end at character 8; expected offsets(1,2,5)"},
     {"offsets()", "an argument is missing at character 9"},
     {"offsets(0)", "argument at character 9: 0 must be at least 1"},
     {"offsets(1,2,)", "an argument is missing at character 13"},
     {"offsets(1,5,5)", "argument at character 13: 5 must exceed 5"},
     {"offsets(5,1)", "argument at character 11: 1 must exceed 5"},
-    {"offsets(1,2|fib)", "unexpected '|' at character 12; the form is offsets(1,2,5)"},
-    {"cached", "unexpected end at character 7; the form is cached(P)"},
+    {"offsets(1,2|fib)", "unexpected '|' at character 12; expected offsets(1,2,5)"},
+    {"cached", "unexpected end at character 7; expected cached(P)"},
     {"cached()", "a pattern is missing at character 8"},
-    {"cached(2^k", "unexpected end at character 11; the form is cached(P)"},
+    {"cached(2^k", "unexpected end at character 11; expected cached(P)"},
     {"cached(window(3))",
      "'window(3)' at character 8 must be an expression in k, offsets(...), fib or nlogn: cached "
      "needs offsets"},
@@ -85,8 +85,8 @@ const Bad kBad[] = {
     {"(k+1", "expression at character 5: missing parenthesis"},
     {"k+", "expression at character 3: unexpected end of expression"},
     {"2k", "expression at character 2: unexpected variable 'k'"},
-    {"k+1)", "unexpected ')' at character 4; patterns are joined by |"},
-    {"k=3", "expression at character 2: '=' has no meaning here; == compares"},
+    {"k+1)", "unexpected ')' at character 4; use | to join patterns"},
+    {"k=3", "expression at character 2: '=' is not supported; == compares"},
     {"k+$", "expression at character 3: unexpected token '$'"},
     {"k?1", "expression at character 1: if-then-else operator is missing an else clause"},
     {"max(k", "expression at character 6: missing parenthesis"},
@@ -94,17 +94,17 @@ const Bad kBad[] = {
     {"k", "expression at character 1: f(0) = 0 must be at least 1"},
     {"10-k", "expression at character 1: f(1) = 9 must exceed f(0) = 10"},
     {"k/2+1", "expression at character 1: f(1) = 1.5 must be a whole number"},
-    {"5", "expression at character 1: has no k in it; offsets(...) lists fixed offsets"},
+    {"5", "expression at character 1: has no k; use offsets(...) for fixed offsets"},
     {"k-3", "expression at character 1: f(0) = -3 must be at least 1"},
     {"1/(3-k)", "expression at character 1: f(0) = 0.3333333333333333 must be at least 1"},
     {"sqrt(k)", "expression at character 1: f(0) = 0 must be at least 1"},
     {"ln(k)+1", "expression at character 1: f(0) = -inf must be finite"},
     {"0*k+1", "expression at character 1: f(1) = 1 must exceed f(0) = 1"},
     {"k<3?k+1:2", "expression at character 1: f(3) = 2 must exceed f(2) = 3"},
-    {"dag", "unexpected end at character 4; the form is dag(file)"},
+    {"dag", "unexpected end at character 4; expected dag(file)"},
     {"dag()", "a file name is missing at character 5"},
-    {"dag(x", "unexpected end at character 6; the form is dag(file)"},
-    {"1,2", "expression at character 1: has no k in it; offsets(...) lists fixed offsets"},
+    {"dag(x", "unexpected end at character 6; expected dag(file)"},
+    {"1,2", "expression at character 1: has no k; use offsets(...) for fixed offsets"},
 };
 
 TEST(Parse, BadSpecsSayWhere) {
@@ -130,11 +130,11 @@ TEST(Parse, OnlyTheUsedRangeOfFIsChecked) {
   EXPECT_EQ(message("k<10?k^2+1:5", 64), "no error");
   EXPECT_EQ(message("k<10?k^2+1:5", 82), "no error");
   EXPECT_NE(message("k<10?k^2+1:5", 83).find("f(10) = 5 must exceed f(9) = 82"), std::string::npos);
-  // f(0) is checked even when no token can use it, and so is cached.
+  // f(0) is checked even if no token can use it, and so is the condition of cached.
   EXPECT_NE(message("k", 0), "no error");
   EXPECT_NE(message("cached(k+2)", 0), "no error");
   EXPECT_EQ(message("cached(k+1)", 0), "no error");
-  // A step from below n to beyond what int64 holds.
+  // A step from below n to beyond the range of int64.
   EXPECT_EQ(message("10^(10*k)", 64), "no error");
   EXPECT_EQ(message("10^(300*k)", 2147483647), "no error");
 }

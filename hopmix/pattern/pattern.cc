@@ -18,7 +18,7 @@ bool inherits(const Cached&) { return true; }
 bool inherits(const Global&) { return true; }
 bool inherits(const Blocks&) { return true; }
 bool inherits(const Fenwick&) { return true; }
-bool inherits(const Offsets&) { return false; }  // even 1, 2, ...: larger n may bring others
+bool inherits(const Offsets&) { return false; }  // not even 1, 2, ...: a larger n may add others
 bool inherits(const Strided&) { return false; }
 bool inherits(const Random&) { return false; }
 bool inherits(const Dag&) { return false; }
@@ -27,7 +27,7 @@ bool inherits(const Dag&) { return false; }
 
 Pattern::Pattern(std::string_view spec, int64_t n) : spec_(strip_spec(spec)), n_(n) {
   if (n < 0 || n > kMaxTokens) {
-    throw Error("n " + std::to_string(n) + " must be 0 to " + std::to_string(kMaxTokens));
+    throw Error("n " + std::to_string(n) + " must be from 0 to " + std::to_string(kMaxTokens));
   }
   root_ = std::make_shared<const Node>(parse_terms(spec_, n));
 }

@@ -21,45 +21,43 @@ struct Csr {
 };
 
 /// A causal pattern on `size()` tokens: row i lists the tokens j < i that token i may read (never i
-/// itself). A value: copies share one immutable description, and every member may be called from
-/// many threads.
+/// itself). Copies share one immutable description, and every member function is thread-safe.
 class Pattern {
  public:
-  /// Parses `spec` and checks it on n tokens. Throws Error that points at the place in `spec`;
-  /// expressions in k must be whole numbers, strictly increasing from f(0) >= 1 for every k with
-  /// f(k) < n. 0 <= n < 2^31.
+  /// Parses `spec` and checks it on n tokens, 0 <= n < 2^31. Throws Error that points at the
+  /// position in `spec`. Expressions in k must be whole numbers, strictly increasing from f(0) >=
+  /// 1, for every k with f(k) < n.
   Pattern(std::string_view spec, int64_t n);
 
   /// Number of tokens.
   int64_t size() const;
 
-  /// The spec as it was given, white space removed (but not from inside the file name of dag).
+  /// The spec as given, without white space (which is kept inside the file name of dag).
   const std::string& spec() const;
 
-  /// Replaces `cols` by the tokens that token i reads, ascending. O(reads), not O(n), and nothing
-  /// is stored; for cached(P) O(reads of P), random O(reads log reads). Throws Error unless 0 <= i
-  /// < size().
+  /// Replaces `cols` with the tokens that token i reads, ascending. Takes O(reads), not O(n), time
+  /// and stores nothing; cached(P) takes O(reads of P), random O(reads log reads). Throws Error
+  /// unless 0 <= i < size().
   void row(int64_t i, std::vector<int32_t>& cols) const;
 
-  /// Replaces `out` by rows [begin, end), row_ptr counting from 0: the same rows, quicker together.
+  /// Replaces `out` with rows [begin, end), row_ptr counting from 0. Faster than one row at a time.
   /// Throws Error unless 0 <= begin <= end <= size().
   void rows(int64_t begin, int64_t end, Csr& out) const;
 
-  /// Whether row(i + 1) is always a subset of row(i) and {i}: then the live cache after token i is
-  /// exactly row(i + 1). True of dense, window, global, blocks, fenwick, cached and unions of them.
-  /// Holds for every n, not this one alone: never true of bare offsets, which a larger n may add
-  /// to.
+  /// Whether row(i + 1) is always a subset of row(i) and {i}; then the live cache after token i is
+  /// exactly row(i + 1). True for dense, window, global, blocks, fenwick, cached and their unions.
+  /// The answer holds for every n, so it is false for bare offsets, to which a larger n may add
+  /// offsets.
   bool inherits() const;
 
   /// Whether row i is every token below i, written as `dense`.
   bool is_dense() const;
 
-  /// The most tokens that this spec can describe: those of the shortest file of a dag, else 2^31
-  /// - 1.
+  /// The most tokens this spec can describe: those of the shortest file of a dag, else 2^31 - 1.
   int64_t most_tokens() const;
 
-  /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these): the offsets
-  /// below n, ascending. Otherwise empty.
+  /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these), the offsets
+  /// below n, ascending. Empty for any other pattern.
   const std::vector<int64_t>& offsets() const;
 
   struct Node;  // the parsed description, private to this folder

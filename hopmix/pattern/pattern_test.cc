@@ -261,7 +261,7 @@ TEST(Pattern, PowersAtTheirOwnBoundary) {
     const int64_t power = int64_t{1} << bit;
     EXPECT_EQ(Pattern("2^k", power).offsets().size(), static_cast<size_t>(bit)) << bit;
     EXPECT_EQ(Pattern("2^k", power + 1).offsets().size(), static_cast<size_t>(bit) + 1) << bit;
-    // One short of the power's own reach, at it, and past it.
+    // Just below the largest power, at it, and past it.
     const Pattern pattern("2^k", power + 2);
     EXPECT_EQ(row(pattern, power - 1).size(), static_cast<size_t>(bit));
     EXPECT_EQ(row(pattern, power).size(), static_cast<size_t>(bit) + 1);

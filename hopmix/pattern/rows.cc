@@ -1,4 +1,4 @@
-// Row i of each kind of pattern, made on the fly.
+// Computes row i of each kind of pattern on the fly.
 #include <algorithm>
 #include <unordered_set>
 
@@ -31,8 +31,8 @@ void append_row(const Offsets& p, int64_t i, Cols& cols) {
 }
 
 // The closed form of arXiv 2605.31367, section 4.2, which counts from 1: token t = i + 1 reads
-// a_k * ceil((t - f(k)) / a_k) for every f(k) < t. It does not increase with k, so equal ones are
-// neighbours.
+// a_k * ceil((t - f(k)) / a_k) for every f(k) < t. It does not increase with k, so equal values are
+// adjacent.
 void cached_row(const Cached& p, int64_t i, Cols& cols) {
   const int64_t t = i + 1;
   size_t k = std::lower_bound(p.offsets.begin(), p.offsets.end(), t) - p.offsets.begin();
@@ -83,8 +83,8 @@ void append_row(const Dag& p, int64_t i, Cols& cols) {
               p.rows.cols.begin() + p.rows.row_ptr[i + 1]);
 }
 
-// Rows of the kinds whose neighbours have much in common. What they append to `cols` is one row
-// after another.
+// Ranges of rows, for the kinds whose neighbouring rows have much in common. Each appends its rows
+// to `cols`, one after another.
 
 void append_rows(const Offsets& p, int64_t begin, int64_t end, Csr& out) {
   size_t count = std::upper_bound(p.values.begin(), p.values.end(), begin) - p.values.begin();
@@ -100,8 +100,8 @@ void append_rows(const Offsets& p, int64_t begin, int64_t end, Csr& out) {
   out.cols.resize(to - out.cols.data());
 }
 
-// As cached_row(), but f by f: what token t reads for f(k) stays the same until t - f(k) passes it,
-// so one division serves all rows.
+// Like cached_row(), but one f(k) at a time: what token t reads for f(k) stays the same until
+// t - f(k) passes it, so one division serves all rows.
 void append_rows(const Cached& p, int64_t begin, int64_t end, Csr& out) {
   const size_t levels =
       std::lower_bound(p.offsets.begin(), p.offsets.end(), end) - p.offsets.begin();
@@ -117,7 +117,7 @@ void append_rows(const Cached& p, int64_t begin, int64_t end, Csr& out) {
       *at = static_cast<int32_t>(token);
     }
   }
-  // Equal ones are neighbours: each once, in place.
+  // Equal values are adjacent: keep one of each, in place.
   const int32_t* from = out.cols.data();
   int32_t* to = out.cols.data();
   for (int64_t r = 0; r < count; ++r) {
@@ -133,7 +133,7 @@ void append_rows(const Cached& p, int64_t begin, int64_t end, Csr& out) {
   out.cols.resize(to - out.cols.data());
 }
 
-// Any other: row by row.
+// All other kinds, row by row.
 template <typename Term>
 void append_rows(const Term& p, int64_t begin, int64_t end, Csr& out) {
   for (int64_t i = begin; i < end; ++i) {
@@ -147,7 +147,7 @@ void append_rows(const Term& p, int64_t begin, int64_t end, Csr& out) {
 void Pattern::rows(int64_t begin, int64_t end, Csr& out) const {
   if (begin < 0 || begin > end || end > n_) {
     throw Error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
-                " must lie in 0 to " + std::to_string(n_));
+                " must be within 0 to " + std::to_string(n_));
   }
   out.row_ptr.assign(1, 0);
   out.cols.clear();

@@ -28,7 +28,7 @@ Task copy_task(const CopyConfig& config, const std::string& where) {
 
 TaskEntry copy_entry() {
   return {.info = {.name = "copy",
-                   .description = "say m symbols again after a separator",
+                   .description = "repeat m symbols after a separator",
                    .keys = {{"symbols", "size of the alphabet"}, {"m", "symbols to copy"}}},
           .make = [](config::Table& table) {
             CopyConfig config;

@@ -8,8 +8,8 @@
 namespace hopmix::tasks {
 namespace {
 
-// The definition, token by token: x_1 .. x_m SEP x_1 .. x_{m-1}, and what follows each token from
-// SEP on.
+// The definition, token by token: x_1 .. x_m SEP x_1 .. x_{m-1}, and from SEP on the next token as
+// target.
 TEST(Copy, IsItsDefinition) {
   for (const int64_t symbols : {2, 4, 20}) {
     for (const int64_t m : {1, 2, 31, 32, 50, 500}) {

@@ -28,7 +28,7 @@ enum Word : int64_t {
 
 using Items = std::set<int64_t>;
 
-// The world, told as it changes.
+// The state of the boxes, and the text that describes its changes.
 class Story {
  public:
   Story(const EntityTrackingConfig& config, Rng& rng)
@@ -146,7 +146,7 @@ class Story {
     return config_.max_items - static_cast<int64_t>(boxes_[box].size());
   }
 
-  // Every part but the empty one equally likely.
+  // Every nonempty subset is equally likely.
   Items draw_part(const Items& items) {
     Items part;
     while (part.empty()) {
@@ -195,7 +195,7 @@ Task entity_tracking_task(const EntityTrackingConfig& config, const std::string&
   check_range(where + "boxes", config.boxes, 2, most);
   check_range(where + "max_items", config.max_items, 1, most);
   check_range(where + "objects", config.objects, config.boxes * config.max_items, kMaxLength,
-              ", from boxes times max_items");
+              ": at least boxes * max_items");
   check_range(where + "operations", config.operations, 0, most);
   check_range(where + "queries", config.queries, 1, config.boxes, ", the number of boxes");
   // `Box 0 contains a b c .` and `Move a b c from Box 0 to Box 1 .`
@@ -212,24 +212,26 @@ Task entity_tracking_task(const EntityTrackingConfig& config, const std::string&
 }
 
 TaskEntry entity_tracking_entry() {
-  return {.info = {.name = "entity_tracking",
-                   .description = "what is in each box after objects were put, moved and removed",
-                   .keys = {{"boxes", "boxes of the world"},
-                            {"objects", "objects that boxes may hold"},
-                            {"max_items", "objects in a box at most"},
-                            {"operations", "put, move or remove"},
-                            {"queries", "boxes asked, all different"},
-                            {"move_contents", "a move of all of a box does not name the objects"}}},
-          .make = [](config::Table& table) {
-            EntityTrackingConfig config;
-            config.boxes = table.get("boxes", config.boxes);
-            config.objects = table.get("objects", config.objects);
-            config.max_items = table.get("max_items", config.max_items);
-            config.operations = table.get("operations", config.operations);
-            config.queries = table.get("queries", config.queries);
-            config.move_contents = table.get("move_contents", config.move_contents);
-            return entity_tracking_task(config, table.name(""));
-          }};
+  return {
+      .info = {.name = "entity_tracking",
+               .description = "the contents of each box after objects are put, moved and removed",
+               .keys = {{"boxes", "number of boxes"},
+                        {"objects", "number of distinct objects"},
+                        {"max_items", "most objects in a box"},
+                        {"operations", "number of put, move and remove operations"},
+                        {"queries", "boxes asked about, all different"},
+                        {"move_contents",
+                         "a move of a whole box says contents instead of naming objects"}}},
+      .make = [](config::Table& table) {
+        EntityTrackingConfig config;
+        config.boxes = table.get("boxes", config.boxes);
+        config.objects = table.get("objects", config.objects);
+        config.max_items = table.get("max_items", config.max_items);
+        config.operations = table.get("operations", config.operations);
+        config.queries = table.get("queries", config.queries);
+        config.move_contents = table.get("move_contents", config.move_contents);
+        return entity_tracking_task(config, table.name(""));
+      }};
 }
 
 }  // namespace hopmix::tasks

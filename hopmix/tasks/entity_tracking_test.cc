@@ -36,7 +36,7 @@ std::vector<std::string> read_words(const at::TensorAccessor<int64_t, 1>& tokens
 
 using Items = std::set<int64_t>;
 
-// Reads a row with the rules of the text alone, and says what every target must be.
+// Reads a row using only the rules of the text, and computes what every target must be.
 class Reader {
  public:
   Reader(std::vector<std::string> words, const EntityTrackingConfig& config)

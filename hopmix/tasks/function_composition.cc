@@ -7,8 +7,8 @@
 namespace hopmix::tasks {
 namespace {
 
-constexpr uint64_t kSizeStream = ~uint64_t{0};  // of a seed's streams, one that no row has
-constexpr int64_t kNumbers = 3;                 // of a token: value, function, index
+constexpr uint64_t kSizeStream = ~uint64_t{0};  // a stream of the seed that no row uses
+constexpr int64_t kNumbers = 3;                 // numbers per token: value, function, index
 
 void fill(const FunctionCompositionConfig& config, int64_t n, Rng& rng, const Row& row) {
   const int64_t first_label = rng.below(config.labels - config.functions + 1);
@@ -42,7 +42,7 @@ Task function_composition_task(const FunctionCompositionConfig& given, const std
   check_range(where + "least_n", config.least_n, 2, config.most_n, ", most_n");
   if (config.labels == 0) config.labels = config.functions;
   check_range(where + "labels", config.labels, config.functions, kMaxLength,
-              "; 0 for as many as functions");
+              "; 0 means one per function");
   return {.name = "function_composition",
           .vocabulary = config.most_n,
           .length = config.functions * config.most_n,
@@ -63,11 +63,11 @@ Task function_composition_task(const FunctionCompositionConfig& given, const std
 
 TaskEntry function_composition_entry() {
   return {.info = {.name = "function_composition",
-                   .description = "functions written out, then composed with those before (MURA)",
-                   .keys = {{"functions", "how many are written"},
-                            {"least_n", "the smallest domain"},
-                            {"most_n", "the largest, and the vocabulary"},
-                            {"labels", "names of functions; 0 for as many as functions"}}},
+                   .description = "compose each function with the ones written before it (MURA)",
+                   .keys = {{"functions", "number of functions written"},
+                            {"least_n", "smallest domain"},
+                            {"most_n", "largest domain, and the vocabulary"},
+                            {"labels", "function names; 0 for as many as functions"}}},
           .make = [](config::Table& table) {
             FunctionCompositionConfig config;
             config.functions = table.get("functions", config.functions);

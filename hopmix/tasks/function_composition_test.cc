@@ -12,7 +12,7 @@ int64_t at(const at::Tensor& t, int64_t row, int64_t i, int64_t j) {
   return t[row][i][j].item<int64_t>();
 }
 
-// Every answer by following the values that are written.
+// Computes every answer by following the written values.
 TEST(FunctionComposition, AnswersAreTheCompositions) {
   for (const FunctionCompositionConfig& config :
        {FunctionCompositionConfig{},

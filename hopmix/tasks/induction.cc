@@ -8,7 +8,7 @@
 namespace hopmix::tasks {
 namespace {
 
-// Asks at `at` for the symbol at `answer`.
+// Sets the target at `at` to the symbol at `answer`.
 void ask(const Row& row, size_t at, size_t answer) {
   row.targets[at] = row.tokens[answer];
   row.slices[at] = static_cast<int64_t>(std::bit_ceil(at - answer));
@@ -29,7 +29,7 @@ void fill_special(int64_t symbols, Rng& rng, const Row& row) {
 void fill_bigram(int64_t symbols, Rng& rng, const Row& row) {
   fill_symbols(symbols, rng, row);
   std::vector<size_t> after(
-      static_cast<size_t>(symbols));  // what follows its last place; 0 for none
+      static_cast<size_t>(symbols));  // position after its last occurrence; 0 for none
   for (size_t i = 0; i < row.tokens.size(); ++i) {
     size_t& answer = after[static_cast<size_t>(row.tokens[i])];
     if (answer > 0) ask(row, i, answer);
@@ -44,7 +44,7 @@ Task induction_task(const InductionConfig& config, const std::string& where) {
   const bool special = config.form == "special";
   check_range(where + "vocabulary", config.vocabulary, 3, kMaxLength);
   check_range(where + "length", config.length, special ? 3 : config.vocabulary, kMaxLength,
-              special ? "" : ": from the vocabulary on, some symbol is seen twice");
+              special ? "" : ": with at least `vocabulary` tokens some symbol repeats");
   const int64_t symbols = config.vocabulary - 1;
   return {.name = "induction",
           .vocabulary = config.vocabulary,
@@ -59,10 +59,11 @@ Task induction_task(const InductionConfig& config, const std::string& where) {
 TaskEntry induction_entry() {
   return {
       .info = {.name = "induction",
-               .description = "what followed this token the last time (induction heads)",
+               .description = "what followed this token last time (induction heads)",
                .keys = {{"vocabulary", "symbols, and one special token"},
-                        {"length", "of the sequence"},
-                        {"form", "special: asked once, at the end; bigram: wherever seen before"}}},
+                        {"length", "tokens in a sequence"},
+                        {"form",
+                         "special: one question, at the end; bigram: at every repeated symbol"}}},
       .make = [](config::Table& table) {
         InductionConfig config;
         config.vocabulary = table.get("vocabulary", config.vocabulary);

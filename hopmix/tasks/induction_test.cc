@@ -14,7 +14,7 @@ int64_t power_of_two_from(int64_t n) {
   return power;
 }
 
-// Both forms: where there is a target, the last earlier place of the same token is looked for.
+// Both forms: for each target, finds the last earlier position of the same token.
 TEST(Induction, TargetsAreWhatFollowed) {
   for (const InductionConfig& config :
        std::vector<InductionConfig>{{},

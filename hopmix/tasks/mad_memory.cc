@@ -10,7 +10,7 @@ namespace hopmix::tasks {
 Task selective_copying_task(const SelectiveCopyingConfig& config, const std::string& where) {
   check_range(where + "vocabulary", config.vocabulary, 4, kMaxLength);
   check_range(where + "m", config.m, 1, kMaxLength / 2 - 1);
-  check_range(where + "length", config.length, 2 * config.m + 1, kMaxLength, ", from 2 m + 1");
+  check_range(where + "length", config.length, 2 * config.m + 1, kMaxLength, ": at least 2 m + 1");
   const int64_t symbols = config.vocabulary - 2, blank = symbols, copy = symbols + 1;
 
   const auto fill = [config, symbols, blank, copy](Rng& rng, const Row& row) {
@@ -82,9 +82,9 @@ Task memorization_task(const MemorizationConfig& config, const std::string& wher
 
 TaskEntry selective_copying_entry() {
   return {.info = {.name = "selective_copying",
-                   .description = "say the symbols among blanks again, in their order (MAD)",
+                   .description = "repeat, in order, the symbols found among blanks (MAD)",
                    .keys = {{"vocabulary", "symbols, a blank and a copy token"},
-                            {"length", "blanks included"},
+                            {"length", "tokens in a sequence, including blanks"},
                             {"m", "symbols to copy"}}},
           .make = [](config::Table& table) {
             SelectiveCopyingConfig config;
@@ -97,7 +97,7 @@ TaskEntry selective_copying_entry() {
 
 TaskEntry compression_entry() {
   return {.info = {.name = "compression",
-                   .description = "say all symbols from what was kept of them (after MAD)",
+                   .description = "repeat all symbols from a compressed memory (after MAD)",
                    .keys = {{"vocabulary", "symbols and the compression token"}, {"m", "symbols"}}},
           .make = [](config::Table& table) {
             CompressionConfig config;
@@ -109,10 +109,10 @@ TaskEntry compression_entry() {
 
 TaskEntry memorization_entry() {
   return {.info = {.name = "memorization",
-                   .description = "the value of a key in a mapping learned by heart (MAD)",
+                   .description = "the value of a key in a fixed, memorized mapping (MAD)",
                    .keys = {{"vocabulary", "keys, values and an insert token"},
-                            {"length", "two tokens a key"},
-                            {"map_seed", "draws the mapping"}}},
+                            {"length", "two tokens per key"},
+                            {"map_seed", "seed of the mapping"}}},
           .make = [](config::Table& table) {
             MemorizationConfig config;
             config.vocabulary = table.get("vocabulary", config.vocabulary);

@@ -41,7 +41,7 @@ TEST(SelectiveCopying, IsItsDefinition) {
   }
 }
 
-// Of 5 blanks, those before the first of 2 symbols are binomial; the others stand before the
+// Of 5 blanks, the number before the first of 2 symbols is binomial; the others are before the
 // second.
 TEST(SelectiveCopying, BlanksTakeAnySymbol) {
   const int64_t n = 5000;
@@ -53,7 +53,7 @@ TEST(SelectiveCopying, BlanksTakeAnySymbol) {
     while (tokens[b][static_cast<int64_t>(first)] == 3) ++first;
     ++before.at(first);
     ++symbols.at(static_cast<size_t>(tokens[b][static_cast<int64_t>(first)]));
-    EXPECT_LT(tokens[b][6], 3) << "the last stands beside the copy token";
+    EXPECT_LT(tokens[b][6], 3) << "the last symbol is next to the copy token";
   }
   expect_shares(before, {1, 5, 10, 10, 5, 1});
   expect_uniform(symbols);

@@ -66,7 +66,7 @@ void fill_fuzzy_recall(const FuzzyRecallConfig& config, Rng& rng, const Row& row
   const auto size_of = [&](const Motif& key) {
     return static_cast<int64_t>(key.size() + draw_value(key).size());
   };
-  // One token more than the row holds: nothing is asked at the last.
+  // One token more than the row has, because nothing is asked at the last one.
   int64_t left = config.length + 1 - 2 * size_of(asked);
   std::vector<Motif> order;
   while (left >= config.key_motif + config.value_motif) {
@@ -110,12 +110,12 @@ Task in_context_recall_task(const std::string& name, const InContextRecallConfig
   if (!(config.noise >= 0 && config.noise < 1)) {
     std::ostringstream value;
     value << config.noise;
-    throw Error(where + "noise = " + value.str() + ": must be from 0 to below 1");
+    throw Error(where + "noise = " + value.str() + ": must be at least 0 and below 1");
   }
   check_range(where + "noise_vocabulary", config.noise_vocabulary, config.noise > 0 ? 1 : 0,
               kMaxLength);
   check_range(where + "vocabulary", config.vocabulary, config.noise_vocabulary + 4, kMaxLength,
-              config.noise_vocabulary > 0 ? ", four beside the noise" : "");
+              config.noise_vocabulary > 0 ? ": at least noise_vocabulary + 4" : "");
   check_even(where + "length", config.length, 4, kMaxLength);
   const int64_t symbols = config.vocabulary - config.noise_vocabulary;
   return {.name = name,
@@ -134,7 +134,7 @@ Task fuzzy_recall_task(const FuzzyRecallConfig& config, const std::string& where
   check_range(where + "key_motif", config.key_motif, 1, keys, ", the number of key tokens");
   check_range(where + "value_motif", config.value_motif, 1, values, ", the number of value tokens");
   check_range(where + "length", config.length, 2 * (config.key_motif + config.value_motif) - 1,
-              kMaxLength, ": one pair twice");
+              kMaxLength, ": room for one pair, twice");
   return {.name = "fuzzy_recall",
           .vocabulary = config.vocabulary,
           .length = config.length,
@@ -147,9 +147,9 @@ Task fuzzy_recall_task(const FuzzyRecallConfig& config, const std::string& where
 
 TaskEntry in_context_recall_entry() {
   return {.info = {.name = "in_context_recall",
-                   .description = "the value of a key seen before in the sequence (MAD)",
+                   .description = "the value of a key seen earlier in the sequence (MAD)",
                    .keys = {{"vocabulary", "half of it keys, half values"},
-                            {"length", "two tokens a pair"}}},
+                            {"length", "two tokens per pair"}}},
           .make = [](config::Table& table) {
             return in_context_recall_from("in_context_recall", {}, table);
           }};
@@ -157,11 +157,11 @@ TaskEntry in_context_recall_entry() {
 
 TaskEntry noisy_recall_entry() {
   return {.info = {.name = "noisy_recall",
-                   .description = "in-context recall among pairs of noise (MAD)",
+                   .description = "in-context recall among noise pairs (MAD)",
                    .keys = {{"vocabulary", "noise, and half of the rest keys, half values"},
-                            {"length", "two tokens a pair"},
-                            {"noise_vocabulary", "tokens that only noise uses"},
-                            {"noise", "share of pairs that are noise"}}},
+                            {"length", "two tokens per pair"},
+                            {"noise_vocabulary", "tokens used only by noise"},
+                            {"noise", "fraction of pairs that are noise"}}},
           .make = [](config::Table& table) {
             return in_context_recall_from(
                 "noisy_recall", {.vocabulary = 32, .noise_vocabulary = 16, .noise = 0.2}, table);
@@ -170,12 +170,13 @@ TaskEntry noisy_recall_entry() {
 
 TaskEntry fuzzy_recall_entry() {
   return {.info = {.name = "fuzzy_recall",
-                   .description = "in-context recall of keys and values of several tokens (MAD)",
+                   .description = "in-context recall of multi-token keys and values (MAD)",
                    .keys = {{"vocabulary", "padding, and half of the rest keys, half values"},
-                            {"length", "of the sequence, padding included"},
-                            {"key_motif", "tokens of a key at most"},
-                            {"value_motif", "tokens of a value at most"},
-                            {"vary_keys", "keys of 1 token on; false: all of key_motif tokens"}}},
+                            {"length", "tokens in a sequence, including padding"},
+                            {"key_motif", "most tokens in a key"},
+                            {"value_motif", "most tokens in a value"},
+                            {"vary_keys",
+                             "keys have 1 to key_motif tokens; false: exactly key_motif"}}},
           .make = [](config::Table& table) {
             FuzzyRecallConfig config;
             config.vocabulary = table.get("vocabulary", config.vocabulary);

@@ -12,7 +12,7 @@
 namespace hopmix::tasks {
 namespace {
 
-// Pairs read one after the other: a target where the key was seen before, and nowhere else.
+// Reads pairs in order: there is a target where the key was seen before, and nowhere else.
 TEST(InContextRecall, ObeysTheRules) {
   for (const InContextRecallConfig& config : std::vector<InContextRecallConfig>{
            {},
@@ -83,8 +83,7 @@ TEST(InContextRecall, NoiseAndKeysHaveTheirShares) {
 
 using Motif = std::vector<int64_t>;
 
-// A row cut into stretches of key tokens and of value tokens, which are told apart by their
-// numbers.
+// A row cut into runs of key tokens and of value tokens, which are distinguished by their numbers.
 struct Stretch {
   Motif tokens;
   int64_t first = 0;  // where it starts
@@ -127,7 +126,7 @@ TEST(FuzzyRecall, ObeysTheRules) {
       std::vector<Stretch> stretches = read_stretches(tokens[b], keys, pad);
       std::map<Motif, Motif> value_of;
       Motif expected(static_cast<size_t>(config.length), kNoTarget);
-      // The last value lacks its last token, all of it where it has but one.
+      // The last value lacks its last token, which is the whole value if it has only one.
       if (stretches.size() % 2 == 1) stretches.push_back({{}, config.length});
       for (size_t r = 0; r < stretches.size(); r += 2) {
         const Motif &key = stretches[r].tokens, &value = stretches[r + 1].tokens;

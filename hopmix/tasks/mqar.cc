@@ -11,10 +11,10 @@
 namespace hopmix::tasks {
 namespace {
 
-constexpr uint64_t kSizeStream = ~uint64_t{0};  // of a seed's streams, one that no row has
+constexpr uint64_t kSizeStream = ~uint64_t{0};  // a stream of the seed that no row uses
 
-// Indices in the order in which draws without replacement take them, an index with a probability
-// proportional to its weight: exponential clocks of those rates ring in that order.
+// Draws indices without replacement, each with probability proportional to its weight, in the order
+// drawn. Exponential clocks with those rates ring in that order.
 std::vector<int64_t> draw_weighted(Rng& rng, const std::vector<double>& weights, int64_t count) {
   std::vector<std::pair<double, int64_t>> rings;
   for (const double weight : weights) {
@@ -65,7 +65,7 @@ void skip_spaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
 }
 
-// The number that `text` starts with, which is taken off; -1 if it starts with none.
+// Removes the number at the start of `text` and returns it; -1 if there is none.
 int64_t take_number(std::string_view& text) {
   skip_spaces(text);
   int64_t value = -1;
@@ -113,7 +113,7 @@ Task mqar_task(const MqarConfig& config, const std::string& where) {
   }
   if (config.sizes.empty()) throw Error(where + "sizes: must have at least one");
   int64_t longest = 0;
-  std::vector<int64_t> ends;  // of each size's share of the sum of weights
+  std::vector<int64_t> ends;  // cumulative sums of the weights
   std::vector<std::function<Batch(int64_t, uint64_t)>> samples;
   for (const MqarSize& size : config.sizes) {
     check_size(size, config.vocabulary, where + "sizes: ");
@@ -138,7 +138,7 @@ Task mqar_task(const MqarConfig& config, const std::string& where) {
 
 TaskEntry mqar_entry() {
   return {.info = {.name = "mqar",
-                   .description = "the values of many keys among key-value facts (zoology)",
+                   .description = "the values of many keys among key-value facts (Zoology)",
                    .keys = {{"vocabulary", "half of it keys, half values"},
                             {"sizes", "length:pairs, or a mix: 64:4*5, 128:8"},
                             {"power_a", "exponent of the power law of gaps; 1 for uniform"},

@@ -63,7 +63,7 @@ TEST(Mqar, ObeysTheRules) {
   }
 }
 
-// The places of the first two keys, by the law of draws without replacement: p_i p_j / (1 - p_i).
+// The slots of the first two keys follow draws without replacement: p_i p_j / (1 - p_i).
 TEST(Mqar, PlacesFollowThePowerLaw) {
   const int64_t n = 30000, places = 6;
   for (const double a : {0.01, 0.5, 1.0}) {
@@ -109,7 +109,7 @@ TEST(Mqar, KeysValuesAndFillingAreUniform) {
   for (int64_t b = 0; b < n; ++b) {
     ++keys.at(static_cast<size_t>(tokens[b][2] - 1));
     ++values.at(static_cast<size_t>(tokens[b][3] - 5));
-    ++filling.at(static_cast<size_t>(tokens[b][5]));  // beside a query, never one
+    ++filling.at(static_cast<size_t>(tokens[b][5]));  // next to a query, never one
   }
   expect_uniform(keys);
   expect_uniform(values);
@@ -128,7 +128,7 @@ TEST(Mqar, MixesSizesByTheirWeights) {
     const int64_t length = batch.tokens.size(1);
     ++lengths[length];
     if (seed >= 50) continue;
-    // Rows do not depend on the batch, and all are of one size.
+    // Rows do not depend on the batch, and all have the same size.
     const Batch large = task.sample(9, static_cast<uint64_t>(seed));
     EXPECT_TRUE(torch::equal(large.tokens.slice(0, 0, 1), batch.tokens));
     const int64_t pairs = length == 32 ? 8 : length / 16;

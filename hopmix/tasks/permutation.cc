@@ -21,7 +21,7 @@ bool even(const Permutation& p) {
   return inversions % 2 == 0;
 }
 
-// As words in order.
+// In lexicographic order.
 std::vector<Permutation> elements_of(const std::string& group) {
   Permutation p(static_cast<size_t>(group[1] - '0'));
   std::iota(p.begin(), p.end(), size_t{0});
@@ -92,7 +92,7 @@ TaskEntry permutation_entry() {
   return {.info = {.name = "permutation",
                    .description = "the running product of permutations",
                    .keys = {{"group", "S3, S4, S5, A4 or A5"},
-                            {"tokens", "what is multiplied: elements, or swaps alone"},
+                            {"tokens", "factors: elements, or only swaps"},
                             {"length", "factors"}}},
           .make = [](config::Table& table) {
             PermutationConfig config;

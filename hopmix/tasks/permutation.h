@@ -18,12 +18,12 @@ struct PermutationConfig {
 /// "The Illusion of State in State-Space Models" (arXiv 2404.08819); swaps as in "Unlocking
 /// State-Tracking in Linear RNNs Through Negative Eigenvalues" (arXiv 2411.12537). Tokens are
 /// elements of a group, drawn uniformly; at every position the target is the product so far, the
-/// first permutation applied first. A token is the element's index when permutations are ordered as
-/// words, so 0 is the identity; the vocabulary is the whole group.
+/// first permutation applied first. A token is the element's index in lexicographic order, so 0 is
+/// the identity; the vocabulary is the whole group.
 ///
 /// Slices: the number of factors, rounded up to a power of two ("factors").
 ///
-/// Throws Error for a bad value; `where` goes before the key in its message.
+/// Throws Error for an invalid value; `where` precedes the key in the message.
 Task permutation_task(const PermutationConfig& config, const std::string& where = "");
 
 TaskEntry permutation_entry();

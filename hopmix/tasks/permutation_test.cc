@@ -53,8 +53,7 @@ struct Case {
   int64_t n, size;
 };
 
-// n things are carried from place to place by one token after the other; the target says where all
-// of them are.
+// Each token moves n things between positions; the target encodes where all of them are.
 TEST(Permutation, TargetsSayWhereEverythingWent) {
   for (const Case& group : std::vector<Case>{
            {"S3", 3, 6}, {"S4", 4, 24}, {"S5", 5, 120}, {"A4", 4, 12}, {"A5", 5, 60}}) {

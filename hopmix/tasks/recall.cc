@@ -19,7 +19,7 @@ std::vector<int64_t> range_from(int64_t first, int64_t count) {
   return items;
 }
 
-// The value that each chain starts from.
+// The value at the root of each chain.
 std::vector<int64_t> draw_roots(Rng& rng, const ChainsConfig& config) {
   std::vector<int64_t> roots = range_from(0, config.chains);
   for (int64_t& root : roots) {
@@ -46,7 +46,7 @@ void fill_chains(const ChainsConfig& config, Rng& rng, const Row& row) {
 
   auto token = row.tokens.begin();
   std::vector<int64_t> written(
-      roots.size());  // facts of each chain so far, so the depth of the next
+      roots.size());  // facts of each chain so far, which is the depth of the next
   for (const int64_t chain : draw_interleaving(rng, config)) {
     const int64_t depth = written[chain]++;
     const int64_t fact = chain * depths + depth;
@@ -74,10 +74,10 @@ Task task_from_table(const std::string& name, ChainsConfig config, config::Table
   return chains_task(name, config, table.name(""));
 }
 
-// The keys of both tasks, after those that differ.
+// Appends the keys common to both tasks.
 std::vector<TaskKey> with_common_keys(std::vector<TaskKey> keys) {
-  keys.push_back({"values", "how many values there are"});
-  keys.push_back({"queries", "names asked, all different"});
+  keys.push_back({"values", "number of values"});
+  keys.push_back({"queries", "names asked about, all different"});
   keys.push_back({"balanced", "each value equally often; chains must be a multiple of values"});
   return keys;
 }
@@ -108,7 +108,7 @@ Task chains_task(const std::string& name, const ChainsConfig& config, const std:
 TaskEntry associative_recall_entry() {
   return {.info = {.name = "associative_recall",
                    .description = "the value of a key among key-value facts",
-                   .keys = with_common_keys({{"chains", "facts, a key and its value each"}})},
+                   .keys = with_common_keys({{"chains", "facts, each a key and its value"}})},
           .make = [](config::Table& table) {
             return task_from_table("associative_recall", {.chains = 24, .hops = 0}, table);
           }};
@@ -117,7 +117,7 @@ TaskEntry associative_recall_entry() {
 TaskEntry multi_hop_recall_entry() {
   return {
       .info = {.name = "multi_hop_recall",
-               .description = "the value that a chain of keys leads to",
+               .description = "the value at the root of a chain of keys",
                .keys = with_common_keys({{"chains", "chains, each with a value of its own"},
                                          {"hops", "keys of a chain beyond the first"}})},
       .make = [](config::Table& table) { return task_from_table("multi_hop_recall", {}, table); }};

@@ -14,7 +14,7 @@
 namespace hopmix::tasks {
 namespace {
 
-// One row read back as a person would: facts are looked up, chains followed link by link.
+// Reads one row as a person would: looks up facts and follows chains link by link.
 struct Reading {
   std::map<int64_t, int64_t> source;  // name -> what its fact says
   std::map<int64_t, int64_t> place;   // name -> index of its fact
@@ -81,7 +81,7 @@ TEST(Chains, ObeyTheRules) {
       const Reading reading = read_facts(tokens[b], config);
       ASSERT_FALSE(testing::Test::HasFailure());
 
-      // Every chain has all its depths: names by the name they start from.
+      // Every chain has all its depths; groups names by the root of their chain.
       std::map<int64_t, std::set<int64_t>> depths;
       std::map<int64_t, int64_t> roots;
       for (const auto& [name, source] : reading.source) {
@@ -121,7 +121,7 @@ TEST(Chains, ObeyTheRules) {
 
 TEST(Chains, InterleavingsAreUniform) {
   // 2 chains of 2 facts: 6 interleavings; up to the chains' names, 3 of them.
-  // 3 chains of 2 facts: 90, up to names 15.
+  // 3 chains of 2 facts: 90 interleavings; up to the chains' names, 15 of them.
   for (const auto& [chains, kinds] : {std::pair<int64_t, size_t>{2, 3}, {3, 15}}) {
     const ChainsConfig config{.chains = chains, .hops = 1, .queries = 1};
     const int64_t n = 1000 * static_cast<int64_t>(kinds);
@@ -168,7 +168,7 @@ TEST(Chains, NamesValuesAndQueriesAreUniform) {
   expect_uniform(depth);
 }
 
-// The share, in percent, that a guess of the value seen most often gets right.
+// The percentage correct when guessing the most frequent value.
 double majority_accuracy(const ChainsConfig& config, int64_t n) {
   const Batch batch = chains_task("chains", config).sample(n, 21);
   const auto tokens = batch.tokens.accessor<int64_t, 2>();

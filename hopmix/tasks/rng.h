@@ -1,5 +1,5 @@
-// A small random generator with the same numbers everywhere: the standard library fixes its
-// engines, but not what its distributions and its shuffle make of them.
+// A small random generator with the same numbers on every platform. The standard specifies the
+// output of its engines, but not of its distributions and shuffle.
 #pragma once
 
 #include <array>
@@ -18,11 +18,11 @@ inline uint64_t split_mix(uint64_t& state) { return mix_bits(state += kGoldenSte
 /// xoshiro256** (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators").
 class Rng {
  public:
-  /// The stream number `stream` of `seed`: streams of one seed, and the same stream of two seeds,
-  /// are unrelated.
+  /// Stream number `stream` of `seed`. Streams of one seed, and the same stream of two seeds, are
+  /// unrelated.
   explicit Rng(uint64_t seed, uint64_t stream = 0) {
     uint64_t state =
-        split_mix(seed) + stream;  // hashed first, so that seed + 1 is not the next stream
+        split_mix(seed) + stream;  // hash first, so that seed + 1 is not the next stream
     state = split_mix(state);
     for (uint64_t& word : state_) word = split_mix(state);
   }
@@ -41,7 +41,7 @@ class Rng {
     return result;
   }
 
-  /// Uniform over 0..n-1, n >= 1, without bias: numbers below 2^64 mod n are drawn again.
+  /// Uniform over 0..n-1, n >= 1, without bias: numbers below 2^64 mod n are redrawn.
   int64_t below(int64_t n) {
     const uint64_t range = static_cast<uint64_t>(n);
     const uint64_t biased = (0 - range) % range;

@@ -42,7 +42,7 @@ TEST(Rng, XoshiroGivesThePublishedNumbers) {
 }
 
 TEST(Rng, StreamsDoNotMeet) {
-  // Neighbouring seeds and streams, where a sloppy mix would repeat itself.
+  // Neighbouring seeds and streams, where a poor mix would produce correlated numbers.
   std::set<uint64_t> first;
   for (uint64_t seed = 0; seed < 64; ++seed) {
     for (uint64_t stream = 0; stream < 64; ++stream) first.insert(Rng(seed, stream).next());
@@ -67,7 +67,7 @@ TEST(Rng, BelowIsUniform) {
 }
 
 TEST(Rng, BelowHasNoBiasInLargeRanges) {
-  // n = 3/8 of 2^64: without rejection three numbers would fall on each value below 2^62 and two on
+  // n = 3/8 of 2^64: without rejection, three numbers would map to each value below 2^62 and two to
   // the others, so that these come 3 times in 4 instead of 2 in 3.
   const int64_t n = int64_t{3} << 61;
   Rng rng(9);

@@ -59,7 +59,7 @@ void Text::align_right(int64_t pad, const Row& row) const {
 }
 
 std::vector<int64_t> draw_distinct(Rng& rng, int64_t n, int64_t count) {
-  std::unordered_map<int64_t, int64_t> moved;  // of the shuffled 0..n-1: what is not in its place
+  std::unordered_map<int64_t, int64_t> moved;  // the entries of the shuffled 0..n-1 that have moved
   const auto at = [&](int64_t place) {
     const auto found = moved.find(place);
     return found == moved.end() ? place : found->second;
@@ -83,7 +83,7 @@ void check_range(const std::string& name, int64_t value, int64_t least, int64_t 
 void check_choice(const std::string& name, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw Error(name + " = '" + value + "': must be a known one" + suggestion(value, choices));
+  throw Error(name + " = '" + value + "': must be a known name" + suggestion(value, choices));
 }
 
 void check_even(const std::string& name, int64_t value, int64_t least, int64_t most) {

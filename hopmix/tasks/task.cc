@@ -15,7 +15,7 @@
 namespace hopmix::tasks {
 namespace {
 
-// The registry: a new task is its own .h and .cc, and a line here.
+// The registry. A new task needs its own .h and .cc, and a line here.
 std::vector<TaskEntry> entries() {
   return {
       copy_entry(),

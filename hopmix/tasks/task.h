@@ -1,4 +1,4 @@
-// Tasks: seeded sources of batches that ask one thing of a sequence model (docs/tasks.md).
+// Tasks: seeded sources of batches, each testing one ability of a sequence model (docs/tasks.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,49 +14,50 @@
 
 namespace hopmix::tasks {
 
-/// What is not asked: the target that a cross entropy ignores, and the slice of such a token.
+/// Where nothing is asked: the target that cross entropy ignores, and the slice of such a token.
 inline constexpr int64_t kNoTarget = -100;
 inline constexpr int64_t kNoSlice = -1;
 
-/// int64. A model reads `tokens` and is asked, at every position, for the entry of `targets` there.
+/// All tensors are int64. A model reads `tokens` and is asked, at every position, for the entry of
+/// `targets`.
 struct Batch {
   at::Tensor tokens;   // [B, T], or [B, T, 1 + fields] of a task with fields
   at::Tensor targets;  // [B, T], or [B, T, readouts]; kNoTarget where nothing is asked
-  at::Tensor slices;   // as targets: the slice that the asked token is counted in, else kNoSlice;
+  at::Tensor slices;   // like targets: the slice that an asked token belongs to, else kNoSlice;
                        // never set without slice_name
 
-  /// Of packed documents, which do not see each other: B is 1, and document n is tokens[0,
-  /// cu_seqlens[n]:cu_seqlens[n+1]]. Else each row is one sequence.
+  /// For packed documents, which do not see each other: B is 1, and document n is tokens[0,
+  /// cu_seqlens[n]:cu_seqlens[n+1]]. Otherwise each row is one sequence.
   std::optional<at::Tensor> cu_seqlens = {};
 };
 
-/// One more number that a token carries, of an alphabet of its own.
+/// An extra number that a token carries, with a vocabulary of its own.
 struct Field {
   std::string name;
   int64_t size;            // 0..size-1
-  bool of_tokens = false;  // of the task's vocabulary: a model reads it with the same vectors
+  bool of_tokens = false;  // shares the task's vocabulary and its embedding vectors
 };
 
-/// A task as a value: copies are independent, `sample` may be called from many threads.
+/// A task, as a value: copies are independent, and `sample` is thread-safe.
 struct Task {
   std::string name;
   int64_t vocabulary;  // tokens are 0..vocabulary-1
-  int64_t length;      // T; the longest of a task that mixes lengths, each batch of one
+  int64_t length;      // T; the longest if the task mixes lengths (a batch has one length)
   std::string
-      slice_name;  // what Batch::slices counts, such as "depth"; "" for a task without slices
+      slice_name;  // what Batch::slices counts, such as "depth"; "" if the task has no slices
   double chance;   // accuracy, in percent, of a uniform guess among the values
-  std::vector<Field> fields = {};  // what a token carries beside its place in the vocabulary
-  int64_t readouts = 1;            // answers asked for at one position
+  std::vector<Field> fields = {};  // what a token carries besides its vocabulary index
+  int64_t readouts = 1;            // answers per position
 
-  /// A batch of at least one sequence. Row r depends on (seed, r) alone: not on the batch size, the
+  /// A batch of at least one sequence. Row r depends only on (seed, r), not on the batch size, the
   /// number of threads or the machine. Throws Error for batch < 1.
   std::function<Batch(int64_t batch, uint64_t seed)> sample;
 
-  // Of a text:
-  /// Batches of what `sample` never draws from, to evaluate on; none where every batch is fresh.
+  // For text only:
+  /// Batches for evaluation, from text that `sample` never draws; none if every batch is fresh.
   std::function<Batch(int64_t batch, uint64_t seed)> sample_held_out = {};
-  double bytes_per_token = 0;  // that an asked token stands for, held out; 0 for other tasks
-  std::map<std::string, std::string> files = {};  // that a run keeps beside its config, by name
+  double bytes_per_token = 0;  // average over asked tokens of the held-out text; 0 for other tasks
+  std::map<std::string, std::string> files = {};  // to keep in the run directory, by name
 };
 
 /// A key of a task's table, for listings.
@@ -69,18 +70,18 @@ struct TaskInfo {
   std::vector<TaskKey> keys;
 };
 
-/// How a task enters the registry (task.cc): what it is called and how a table makes it. `make`
+/// A task's entry in the registry (task.cc): its name, and how to build it from a table. `make`
 /// reads its own keys and need not call finish().
 struct TaskEntry {
   TaskInfo info;
   Task (*make)(config::Table& table);
 };
 
-/// The task that `table` describes: `name`, and the task's own keys, each with a default that is
-/// written back. Throws Error for an unknown name or key, or a value out of range.
+/// Builds the task that `table` describes: `name`, and the task's own keys, each with a default
+/// that is written back. Throws Error for an unknown name or key, or a value out of range.
 Task make_task(config::Table& table);
 
-/// Every task, in the order of docs/tasks.md.
+/// All tasks, in the order of docs/tasks.md.
 std::vector<TaskInfo> tasks();
 
 }  // namespace hopmix::tasks

@@ -1,4 +1,4 @@
-// What holds for every task, and the registry.
+// Properties of every task, and the registry.
 #include "hopmix/tasks/task.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Task task_of(const std::string& toml) {
   return make_task(table);
 }
 
-// What a config must say of a task: its name, and of a text where it is.
+// The minimal config of a task: its name, and for text the path.
 toml::table least_document(const std::string& name) {
   toml::table document{{"name", name}};
   if (name == "text") {
@@ -51,7 +51,7 @@ toml::table least_document(const std::string& name) {
   return document;
 }
 
-// Every task by default, and the sizes at the edges.
+// Every task with its defaults, and with sizes at their limits.
 std::vector<Task> examples() {
   std::vector<Task> result;
   for (const TaskInfo& info : tasks()) {
@@ -129,7 +129,7 @@ TEST(Task, ShapesAndRanges) {
         << task.name << ": every row asks something";
     EXPECT_GE(batch.targets.masked_select(asked).min().item<int64_t>(), 0);
     EXPECT_LT(batch.targets.max().item<int64_t>(), task.vocabulary);
-    // A slice goes with a question, and with a name for it.
+    // A slice requires a question and a slice name.
     EXPECT_TRUE(torch::equal(batch.slices.ne(kNoSlice),
                              task.slice_name.empty() ? torch::zeros_like(asked) : asked));
   }
@@ -143,7 +143,7 @@ TEST(Task, SameSeedSameBatchOnAnyThreadCount) {
     at::set_num_threads(4);
     const Batch again = task.sample(7, 42);
     EXPECT_TRUE(same(once, again)) << task.name;
-    torch::manual_seed(1);  // torch's own generator has no part in it
+    torch::manual_seed(1);  // PyTorch's own generator is not used
     EXPECT_TRUE(same(once, task.sample(7, 42))) << task.name;
     EXPECT_FALSE(same(once, task.sample(7, 43))) << task.name;
     EXPECT_FALSE(torch::equal(task.sample(64, 1).tokens, task.sample(64, 2).tokens)) << task.name;
@@ -168,8 +168,8 @@ TEST(Task, RowsDiffer) {
   }
 }
 
-// Fixed batches, worked out by a second program: the numbers must be these on every machine and in
-// every version, or results are not comparable.
+// Fixed batches, computed by an independent program. They must not change between machines or
+// versions, or results could not be compared.
 TEST(Task, NumbersAreFixed) {
   const Batch copy = copy_task({.symbols = 4, .m = 5}).sample(2, 1);
   EXPECT_TRUE(torch::equal(
@@ -188,7 +188,7 @@ TEST(Task, UniformGuessesScoreChance) {
     const Batch batch = task.sample(500, 8);
     const at::Tensor targets = batch.targets.masked_select(batch.targets.ne(kNoTarget));
     const int64_t values = std::llround(100 / task.chance);
-    // Values are tokens in a row.
+    // Values are consecutive tokens.
     const int64_t least = targets.min().item<int64_t>();
     EXPECT_LT(targets.max().item<int64_t>(), least + values) << task.name;
     Rng guesser(77);
@@ -210,7 +210,7 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
     names.push_back(info.name);
     EXPECT_FALSE(info.description.empty());
     EXPECT_EQ(info.description.find('\n'), std::string::npos);
-    // Exactly the keys listed are read, each with a default that is written back.
+    // Reads exactly the keys listed, each with a default that is written back.
     toml::table document = least_document(info.name);
     config::Table table(document);
     EXPECT_EQ(make_task(table).name, info.name);
@@ -219,7 +219,7 @@ TEST(Registry, ListsNamesKeysAndDefaults) {
       EXPECT_TRUE(document.contains(key.name)) << info.name << "." << key.name;
       EXPECT_FALSE(key.meaning.empty());
     }
-    // What was written back makes the same task.
+    // The written-back table makes the same task.
     config::Table resolved(document);
     toml::table bare = least_document(info.name);
     config::Table defaults(bare);
@@ -306,8 +306,8 @@ TEST(Registry, Defaults) {
   EXPECT_EQ(made[2].length, 2 * (24 + 8));
   EXPECT_EQ(made[2].vocabulary, 4 + 1 + 24);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(made[static_cast<size_t>(i)].chance, 25.0);
-  // As published: zoology's vocabulary, and MAD's lengths and vocabularies (compression reads on
-  // after its token, for as many tokens again).
+  // The published sizes: Zoology's vocabulary, and MAD's lengths and vocabularies (compression
+  // doubles its length, because the model answers after its token).
   const std::vector<std::pair<int64_t, int64_t>> published = {{64, 8192}, {128, 16}, {128, 16},
                                                               {128, 32},  {256, 16}, {62, 16},
                                                               {32, 256},  {32, 120}, {256, 16}};
@@ -364,36 +364,37 @@ TEST(Registry, Errors) {
       {"name = 'in_context_recall'\nvocabulary = 3",
        "task.vocabulary = 3: must be from 4 to 16777216"},
       {"name = 'noisy_recall'\nvocabulary = 19",
-       "task.vocabulary = 19: must be from 20 to 16777216, four beside the noise"},
-      {"name = 'noisy_recall'\nnoise = 1.0", "task.noise = 1: must be from 0 to below 1"},
-      {"name = 'noisy_recall'\nnoise = nan", "task.noise = nan: must be from 0 to below 1"},
+       "task.vocabulary = 19: must be from 20 to 16777216: at least noise_vocabulary + 4"},
+      {"name = 'noisy_recall'\nnoise = 1.0", "task.noise = 1: must be at least 0 and below 1"},
+      {"name = 'noisy_recall'\nnoise = nan", "task.noise = nan: must be at least 0 and below 1"},
       {"name = 'noisy_recall'\nnoise_vocabulary = 0",
        "task.noise_vocabulary = 0: must be from 1 to 16777216"},
       {"name = 'fuzzy_recall'\nlength = 10",
-       "task.length = 10: must be from 11 to 16777216: one pair twice"},
+       "task.length = 10: must be from 11 to 16777216: room for one pair, twice"},
       {"name = 'fuzzy_recall'\nkey_motif = 8",
        "task.key_motif = 8: must be from 1 to 7, the number of key tokens"},
       {"name = 'fuzzy_recall'\nvalue_motif = 9",
        "task.value_motif = 9: must be from 1 to 8, the number of value tokens"},
       {"name = 'selective_copying'\nlength = 32",
-       "task.length = 32: must be from 33 to 16777216, from 2 m + 1"},
+       "task.length = 32: must be from 33 to 16777216: at least 2 m + 1"},
       {"name = 'compression'\nm = 0", "task.m = 0: must be from 1 to 8388608"},
       {"name = 'memorization'\nvocabulary = 4", "task.vocabulary = 4: must be from 5 to 16777216"},
       {"name = 'memorization'\nmap_seed = -1",
        "task.map_seed = -1: must be from 0 to 9223372036854775807"},
       {"name = 'permutation'\ngroup = 'S6'",
-       "task.group = 'S6': must be a known one; did you mean 'S3'?"},
+       "task.group = 'S6': must be a known name; did you mean 'S3'?"},
       {"name = 'permutation'\ngroup = 'A5'\ntokens = 'swaps'",
        "task.tokens = 'swaps': must be 'elements' for A5, which has no swaps"},
       {"name = 'permutation'\nlength = 0", "task.length = 0: must be from 1 to 16777216"},
       {"name = 'induction'\nform = 'bigrams'",
-       "task.form = 'bigrams': must be a known one; did you mean 'bigram'?"},
+       "task.form = 'bigrams': must be a known name; did you mean 'bigram'?"},
       {"name = 'induction'\nlength = 2", "task.length = 2: must be from 3 to 16777216"},
       {"name = 'induction'\nlength = 15\nform = 'bigram'",
-       "task.length = 15: must be from 16 to 16777216: from the vocabulary on, some symbol is seen "
-       "twice"},
+       "task.length = 15: must be from 16 to 16777216: with at least `vocabulary` tokens some "
+       "symbol "
+       "repeats"},
       {"name = 'entity_tracking'\nobjects = 20",
-       "task.objects = 20: must be from 21 to 16777216, from boxes times max_items"},
+       "task.objects = 20: must be from 21 to 16777216: at least boxes * max_items"},
       {"name = 'text'", "task.path is missing: must be a string"},
       {"name = 'text'\npath = '/'\nvalid_fraction = 1.0",
        "task.valid_fraction = 1: must be above 0 and below 1"},
@@ -404,7 +405,7 @@ TEST(Registry, Errors) {
       {"name = 'function_composition'\nleast_n = 31",
        "task.least_n = 31: must be from 2 to 30, most_n"},
       {"name = 'function_composition'\nlabels = 4",
-       "task.labels = 4: must be from 5 to 16777216; 0 for as many as functions"},
+       "task.labels = 4: must be from 5 to 16777216; 0 means one per function"},
   };
   for (const auto& [text, message] : table) {
     EXPECT_EQ(error_of([&] { task_of("[task]\n" + text); }), message) << text;

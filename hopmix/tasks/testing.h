@@ -1,4 +1,4 @@
-// For tests alone.
+// For tests only.
 #pragma once
 
 #include <gtest/gtest.h>

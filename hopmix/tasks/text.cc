@@ -17,10 +17,10 @@ namespace {
 
 constexpr const char* kSeparated = "separated";
 
-// The documents of a text in which there is something to ask.
+// The documents of a text, without those in which nothing is asked.
 class Corpus {
  public:
-  /// `end_target` is what the last token of a document asks for.
+  /// `end_target` is the target of a document's last token.
   Corpus(const std::vector<text::Document>& files, const text::Tokenizer& tokenizer,
          const std::filesystem::path& cache, std::string_view separator, int64_t end_target)
       : end_target_(end_target) {
@@ -41,12 +41,12 @@ class Corpus {
   int64_t tokens() const { return tokens_; }
   int64_t parts() const { return parts_; }
 
-  // Of all documents, what is asked once every token was in a row, and the bytes before that: each
-  // document's first token.
+  // The number of tokens asked over one pass through all documents, and the bytes that are never
+  // asked: those of each document's first token.
   int64_t asked() const { return asked_; }
   int64_t unasked_bytes() const { return unasked_bytes_; }
 
-  // One document at a random place.
+  // A window of one document, at a random position.
   void fill_window(Rng& rng, const Row& row) const {
     const auto [document, place] = draw(rng);
     const text::Tokens& tokens = files_[documents_[document].file];
@@ -59,7 +59,7 @@ class Corpus {
     std::fill(row.tokens.begin() + static_cast<std::ptrdiff_t>(asked), row.tokens.end(), 0);
   }
 
-  // Documents one behind the other, from a random token on.
+  // Consecutive documents, starting at a random token.
   void fill_packed(Rng& rng, const Row& row) const {
     auto [document, place] = draw(rng);
     const size_t length = row.tokens.size();
@@ -99,7 +99,7 @@ class Corpus {
     return ends_[document] - (document > 0 ? ends_[document - 1] : 0);
   }
 
-  // Of all tokens one: its document, and its place there.
+  // Draws one of all tokens: returns its document and its position there.
   std::pair<size_t, int64_t> draw(Rng& rng) const {
     const int64_t drawn = rng.below(ends_.back());
     const auto document =
@@ -109,7 +109,7 @@ class Corpus {
 
   std::vector<text::Tokens> files_;
   std::vector<Part> documents_;
-  std::vector<int64_t> ends_;  // of each document, the tokens up to its end
+  std::vector<int64_t> ends_;  // tokens up to the end of each document
   int64_t end_target_, tokens_ = 0, parts_ = 0, asked_ = 0, unasked_bytes_ = 0;
 };
 
@@ -119,7 +119,7 @@ Sample windows(int64_t length, std::shared_ptr<const Corpus> corpus) {
   return by_rows(length, [corpus](Rng& rng, const Row& row) { corpus->fill_window(rng, row); });
 }
 
-// The rows of a batch in one; only where a document ends the target is `end_target`.
+// Packs the rows of a batch into one; the target is `end_target` only where a document ends.
 Batch pack(const Batch& rows, int64_t end_target) {
   const int64_t length = rows.tokens.size(1), total = rows.tokens.numel();
   const int64_t* target = rows.targets.const_data_ptr<int64_t>();
@@ -156,7 +156,7 @@ void check_documents(const TextConfig& config, const std::string& where) {
   }
   if (!separated && !config.separator.empty()) {
     throw Error(where + "separator = " + config::in_one_line(config.separator) +
-                ": is for documents = 'separated' alone, here it is '" + config.documents + "'");
+                ": applies only to documents = 'separated', not to '" + config.documents + "'");
   }
 }
 
@@ -165,7 +165,7 @@ void check_documents(const TextConfig& config, const std::string& where) {
 Task text_task(const TextConfig& config, const std::string& where) {
   check_documents(config, where);
   const bool packs = config.documents != "none";
-  // Two tokens of documents that ask for anything ask for something.
+  // Two tokens are enough to ask for something.
   check_range(where + "length", config.length, packs ? 2 : 1, kMaxLength);
   check_fraction(where + "valid_fraction", config.valid_fraction);
   if (config.path.empty()) throw Error(where + "path = '': must be a file or a folder of text");
@@ -188,15 +188,15 @@ Task text_task(const TextConfig& config, const std::string& where) {
   };
   const auto corpus = open(files), held_out_corpus = open(held_out);
   if (!config.valid.empty() && held_out_corpus->empty()) {
-    throw Error(where + "valid = '" + config.valid + "': must have two tokens in a row");
+    throw Error(where + "valid = '" + config.valid + "': must have two consecutive tokens");
   }
   if (corpus->empty() || held_out_corpus->empty()) {
     throw Error(where + "path = '" + config.path +
-                "': must have two tokens in a row to train on, and as many held out");
+                "': must have two consecutive tokens to train on, and two held out");
   }
   if (!separator.empty() && corpus->parts() == static_cast<int64_t>(files.size())) {
     throw Error(where + "separator = " + config::in_one_line(separator) +
-                ": must stand between documents, but nowhere does in the text to train on");
+                ": must separate documents, but does not occur in the training text");
   }
 
   const auto sample = [&](const std::shared_ptr<const Corpus>& of) {
@@ -222,13 +222,13 @@ TaskEntry text_entry() {
   return {.info = {.name = "text",
                    .description = "the next byte or subword of any text",
                    .keys = {{"path", "a file, or a folder whose files are documents"},
-                            {"valid", "the held-out text; empty for a part of path"},
-                            {"valid_fraction", "that part, of its bytes"},
+                            {"valid", "held-out text; empty holds out a part of path"},
+                            {"valid_fraction", "size of that part, in bytes of path"},
                             {"tokenizer", "bytes, or the path of a SentencePiece model"},
-                            {"length", "tokens of a row"},
-                            {"cache", "folder of subword tokens; empty for ~/.cache/hopmix"},
-                            {"documents", "packed in rows: none, files, separated"},
-                            {"separator", "what ends a document, if separated"}}},
+                            {"length", "tokens per row"},
+                            {"cache", "folder for subword tokens; empty for ~/.cache/hopmix"},
+                            {"documents", "documents to pack into rows: none, files, separated"},
+                            {"separator", "string that ends a document, if separated"}}},
           .make = [](config::Table& table) {
             TextConfig config;
             config.path = table.require("path");

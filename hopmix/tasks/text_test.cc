@@ -24,7 +24,7 @@ std::string letters(char first, size_t count) {
   return text;
 }
 
-// Rows of a batch as the bytes that they hold, and what follows the last of them.
+// The rows of a batch as bytes, and the target after the last of them.
 std::vector<std::string> windows(const Batch& batch) {
   std::vector<std::string> result;
   for (int64_t r = 0; r < batch.tokens.size(0); ++r) {
@@ -53,7 +53,7 @@ TEST_F(TextTest, RowsAreWindowsOfTheText) {
     EXPECT_EQ(window.size(), 13u);
     counts[window] += 1;
   }
-  // Every one of the 38 places, alike.
+  // Each of the 38 positions is equally likely.
   std::vector<double> shares;
   for (size_t start = 0; start + 13 <= text.size(); ++start) {
     shares.push_back(counts[text.substr(start, 13)]);
@@ -99,7 +99,7 @@ TEST_F(TextTest, DocumentsInProportionToTheirTokens) {
   // Shorter than a window: whole, and nothing is asked after it.
   EXPECT_EQ(short_ones, (std::set<std::string>{"ABCDE", "123456"}));
   const at::Tensor unasked = batch.targets.eq(kNoTarget);
-  // At the last token of a short document and after it; a token 0 stands only there.
+  // At the last token of a short document and after it; token 0 occurs only there.
   EXPECT_TRUE(batch.tokens.eq(0).logical_and(unasked.logical_not()).any().item<bool>() == false);
 }
 
@@ -136,7 +136,7 @@ TEST_F(TextTest, SubwordsStandForTheirBytes) {
 
 // ---- Packed documents
 
-// Every document of a batch as its tokens, and all targets behind them.
+// Every document of a batch as its tokens, followed by all targets.
 struct Packed {
   std::vector<std::vector<int64_t>> tokens, targets;
 };
@@ -170,7 +170,7 @@ std::string text_of(const std::vector<int64_t>& tokens) {
   return text;
 }
 
-// Of documents whose bytes are all different, everything can be seen.
+// Documents whose bytes are all different make everything visible.
 TEST_F(TextTest, PackedRowsHoldDocumentsOneBehindTheOther) {
   write("docs/a", letters('A', 20));
   write("docs/b", "12345");
@@ -198,7 +198,8 @@ TEST_F(TextTest, PackedRowsHoldDocumentsOneBehindTheOther) {
         EXPECT_FALSE(last && t + 1 < tokens.size()) << "a document ends where its text does";
       }
     }
-    // Every row goes on around the stream, from every place alike: an epoch covers all of it.
+    // Every row continues around the stream, from every position with equal probability; an epoch
+    // covers all of it.
     std::vector<double> starts(stream.size());
     for (int64_t r = 0; r < rows; ++r) {
       const std::string row =
@@ -245,7 +246,8 @@ TEST_F(TextTest, ASeparatorEndsADocumentAndStaysWithIt) {
     }
   }
   EXPECT_EQ(whole, std::set<std::string>{"DEFG||||"});
-  // Held out the same way, and where it is a part of the file, cut between documents.
+  // Held-out text is packed the same way; where it is a part of the file, it is cut between
+  // documents.
   for (const std::vector<int64_t>& tokens : unpack(task.sample_held_out(50, 0), 50, 40).tokens) {
     EXPECT_NE(std::string("abc||def").find(text_of(tokens)), std::string::npos);
   }
@@ -288,7 +290,7 @@ TEST_F(TextTest, TheLastTokenAsksForTheEndOfTheDocument) {
       ++ends;
     }
     EXPECT_GT(ends, 40);
-    // Of each line all is asked but its first token, and its end if that is a token.
+    // For each line, all tokens but the first are asked, and its end if that is a token.
     double asked = 0, unasked_bytes = 0;
     std::istringstream lines(held);
     for (std::string line; std::getline(lines, line);) {
@@ -309,16 +311,16 @@ TEST_F(TextTest, ErrorsOfDocuments) {
   };
   EXPECT_EQ(error({.documents = "separated", .separator = "\n\n"}), "");
   EXPECT_EQ(error({.documents = "file"}),
-            "task.documents = 'file': must be a known one; did you mean 'files'?");
+            "task.documents = 'file': must be a known name; did you mean 'files'?");
   EXPECT_EQ(error({.documents = "separated"}),
             "task.separator = \"\": must be what ends a document, such as \"\\n\\n\"");
   EXPECT_EQ(error({.documents = "files", .separator = "\n"}),
-            "task.separator = \"\\n\": is for documents = 'separated' alone, here it is 'files'");
+            "task.separator = \"\\n\": applies only to documents = 'separated', not to 'files'");
   EXPECT_EQ(error({.separator = "-"}),
-            "task.separator = '-': is for documents = 'separated' alone, here it is 'none'");
+            "task.separator = '-': applies only to documents = 'separated', not to 'none'");
   EXPECT_EQ(error({.documents = "separated", .separator = "\r\n"}),
-            "task.separator = \"\\r\\n\": must stand between documents, but nowhere does in the "
-            "text to train on");
+            "task.separator = \"\\r\\n\": must separate documents, but does not occur in the "
+            "training text");
   EXPECT_EQ(error({.length = 1, .documents = "files"}),
             "task.length = 1: must be from 2 to 16777216");
   toml::table document = config::parse("name = 'copy'\ndocuments = 'files'", "test");
@@ -327,8 +329,8 @@ TEST_F(TextTest, ErrorsOfDocuments) {
             "unknown key 'documents'; known: name, symbols, m");
 }
 
-// SentencePiece and libc10 export a variable of one name and two types; the loader must take
-// SentencePiece's, who alone uses it (cmake/FindSentencePiece.cmake).
+// SentencePiece and libc10 export a variable of the same name and different types. The loader must
+// pick SentencePiece's, the only one in use (cmake/FindSentencePiece.cmake).
 TEST(SentencePiece, HasItsOwnFlagsBesideTorch) {
   void* flag = dlsym(RTLD_DEFAULT, "FLAGS_minloglevel");
   ASSERT_NE(flag, nullptr);
@@ -345,9 +347,9 @@ TEST_F(TextTest, Errors) {
   };
   EXPECT_EQ(error({}), "task.path = '': must be a file or a folder of text");
   EXPECT_EQ(error({.path = none}),
-            "task.path = '" + none + "': must be a file or a folder of text; there is none");
+            "task.path = '" + none + "': must be a file or folder of text, but does not exist");
   EXPECT_EQ(error({.path = path, .valid = none}),
-            "task.valid = '" + none + "': must be a file or a folder of text; there is none");
+            "task.valid = '" + none + "': must be a file or folder of text, but does not exist");
   EXPECT_EQ(error({.path = path, .length = 0}), "task.length = 0: must be from 1 to 16777216");
   for (const double fraction : {0.0, 1.0, std::nan("")}) {
     EXPECT_TRUE(error({.path = path, .valid_fraction = fraction})
@@ -355,10 +357,10 @@ TEST_F(TextTest, Errors) {
   }
   const std::string one = write("y", "1");
   EXPECT_EQ(error({.path = path, .valid = one}),
-            "task.valid = '" + one + "': must have two tokens in a row");
+            "task.valid = '" + one + "': must have two consecutive tokens");
   EXPECT_EQ(
       error({.path = one, .valid = path}),
-      "task.path = '" + one + "': must have two tokens in a row to train on, and as many held out");
+      "task.path = '" + one + "': must have two consecutive tokens to train on, and two held out");
   EXPECT_TRUE(error({.path = path, .tokenizer = none}).starts_with("task.tokenizer = '" + none));
   EXPECT_EQ(error_of([&] { text_task({.path = path}).sample(0, 0); }),
             "batch = 0: must be at least 1");

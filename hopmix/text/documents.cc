@@ -24,7 +24,7 @@ std::string_view bytes_of(const MappedFile& file, const Document& document) {
   return file.bytes().substr(document.begin, document.size());
 }
 
-// Where to cut `text`, wanted at byte `at`.
+// The best place to cut `text` near byte `at`.
 size_t cut_near(std::string_view text, size_t at, std::string_view separator = "\n") {
   for (const std::string_view mark : {separator, std::string_view("\n")}) {
     const size_t found = text.find(mark, at), end = found + mark.size();
@@ -36,15 +36,14 @@ size_t cut_near(std::string_view text, size_t at, std::string_view separator = "
 }
 
 // ---- The cache of subword tokens: a header, then the tokens
-// ----------------------------------------
 
 struct Header {
   explicit Header(bool parts) : magic{'h', 'o', 'p', 'm', 'i', 'x', parts ? 'P' : 'T', '1'} {}
 
   char magic[8];
-  int64_t width = 0;  // bytes a token
+  int64_t width = 0;  // bytes per token
 };
-// With parts, where each ends comes behind the tokens, and last how many they are: int64.
+// With parts, the tokens are followed by the end of each part and then their number, as int64.
 
 uint64_t hash(std::string_view bytes, uint64_t h) {
   for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof h))) {
@@ -71,7 +70,7 @@ fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs
   return cache / (file.stem().string() + name);
 }
 
-// What stands at the end of `bytes`, which are made shorter by it; nothing if they are too few.
+// Removes a value from the end of `bytes` and returns it; nothing if they are too short.
 std::vector<int64_t> take_last(std::string_view& bytes, size_t count) {
   if (bytes.size() / sizeof(int64_t) < count) return {};
   std::vector<int64_t> numbers(count);
@@ -80,7 +79,7 @@ std::vector<int64_t> take_last(std::string_view& bytes, size_t count) {
   return numbers;
 }
 
-// The tokens in `entry`, if it is such a file.
+// The tokens in `entry`, if it is a valid cache file.
 std::optional<Tokens> read_entry(const fs::path& entry, bool parts) {
   if (!fs::exists(entry)) return std::nullopt;
   const MappedFile file(entry);
@@ -109,7 +108,7 @@ void write_tokens(const std::vector<int64_t>& tokens, const Sink& sink) {
   sink(narrow.data(), narrow.size() * sizeof(Int));
 }
 
-// Text goes through the model in pieces that end at a line, so that memory stays bounded.
+// Encodes text in pieces that end at a line, so that memory stays bounded.
 void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::path& entry,
                 std::string_view separator) {
   constexpr size_t kPiece = size_t{1} << 20;
@@ -117,7 +116,7 @@ void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::
   const std::string_view text = bytes_of(file, document);
   Header header(!separator.empty());
   header.width = tokenizer.vocabulary() <= (1 << 16) ? 2 : 4;
-  // Several that make the same entry at once write apart; the last rename stands.
+  // Processes that make the same entry concurrently write separate files; the last rename wins.
   static std::atomic<int> count = 0;
   const fs::path made =
       entry.string() + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
@@ -159,7 +158,8 @@ void widen(const char* from, std::span<int64_t> out) {
 
 std::vector<Document> list_documents(const fs::path& path, const std::string& where) {
   const std::string named = where + " = '" + path.string() + "': ";
-  if (!fs::exists(path)) throw Error(named + "must be a file or a folder of text; there is none");
+  if (!fs::exists(path))
+    throw Error(named + "must be a file or folder of text, but does not exist");
   std::vector<Document> documents;
   if (!fs::is_directory(path)) {
     documents.push_back({path, 0, MappedFile(path).bytes().size()});
@@ -173,7 +173,7 @@ std::vector<Document> list_documents(const fs::path& path, const std::string& wh
     }
   }
   std::erase_if(documents, [](const Document& document) { return document.size() == 0; });
-  if (documents.empty()) throw Error(named + "must hold text; it is empty");
+  if (documents.empty()) throw Error(named + "must contain text, but is empty");
   std::sort(documents.begin(), documents.end(),
             [](const Document& a, const Document& b) { return a.file < b.file; });
   return documents;

@@ -45,10 +45,10 @@ TEST_F(DocumentsTest, FilesBelowAFolderByPath) {
 TEST_F(DocumentsTest, ErrorsNameTheKey) {
   const std::string none = (folder_ / "none").string();
   EXPECT_EQ(error_of([&] { list_documents(none, "task.path"); }),
-            "task.path = '" + none + "': must be a file or a folder of text; there is none");
+            "task.path = '" + none + "': must be a file or folder of text, but does not exist");
   for (const fs::path& path : {folder_, write("empty", "")}) {
     EXPECT_EQ(error_of([&] { list_documents(path, "task.path"); }),
-              "task.path = '" + path.string() + "': must hold text; it is empty");
+              "task.path = '" + path.string() + "': must contain text, but is empty");
   }
 }
 
@@ -86,7 +86,7 @@ TEST(PartEnds, BehindEachSeparator) {
   EXPECT_EQ(part_ends("a||b", ""), Ends{4});
   EXPECT_EQ(part_ends("a\nb\n", "\n"), (Ends{2, 4}));
   EXPECT_EQ(part_ends("", "||"), Ends{0});
-  // Several in a row end one part, and no part is separators alone.
+  // Several separators in a row end one part, and no part consists of separators only.
   EXPECT_EQ(part_ends("a||||b", "||"), (Ends{5, 6}));
   EXPECT_EQ(part_ends("a|||b", "||"), (Ends{3, 5}));
   EXPECT_EQ(part_ends("||a||b", "||"), (Ends{5, 6}));
@@ -133,7 +133,7 @@ TEST_F(DocumentsTest, PartsOfBytesAndSubwords) {
     EXPECT_EQ(open_tokens(whole, tokenizer, cache).ends(),
               std::vector<int64_t>{open_tokens(whole, tokenizer, cache).size()});
   }
-  // An entry for each separator, made once; what is no such entry is made again.
+  // Each separator has its own entry, made once; an invalid entry is made again.
   const auto entries = [&] {
     return std::vector<fs::path>(fs::directory_iterator(cache), fs::directory_iterator());
   };
@@ -186,12 +186,12 @@ TEST_F(DocumentsTest, SubwordsAreKept) {
   EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
   EXPECT_EQ(fs::last_write_time(entry), made) << "it was made again";
 
-  // From the middle on.
+  // Starting in the middle.
   std::vector<int64_t> some(100);
   open_tokens(document, tokenizer, cache).copy(1000, some);
   EXPECT_TRUE(std::equal(some.begin(), some.end(), tokens.begin() + 1000));
 
-  // Another range, another model, a text that changed: entries of their own.
+  // Another range, another model, a changed text: each gets its own entry.
   open_tokens({document.file, 0, 100}, tokenizer, cache);
   EXPECT_EQ(entries().size(), 2u);
   const Tokenizer other(train_tokenizer({{document.file, 0, 20000}}, {.vocabulary = 301}));

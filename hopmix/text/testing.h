@@ -1,4 +1,4 @@
-// For tests alone.
+// For tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace hopmix::text {
 
-/// Lines of made-up words, some often: what a tokenizer can learn from.
+/// Lines of made-up words, some of them frequent, for training a tokenizer.
 inline std::string made_up_text(size_t lines, uint64_t seed = 0) {
   const std::vector<std::string> words = {"the",  "king",  "speaks", "softly", "the",     "queen",
                                           "café", "and",   "of",     "night",  "wherein", "a",
@@ -28,7 +28,7 @@ inline std::string made_up_text(size_t lines, uint64_t seed = 0) {
   return text;
 }
 
-/// A folder of a test's own.
+/// A temporary folder for a test.
 class FolderTest : public testing::Test {
  protected:
   void SetUp() override {

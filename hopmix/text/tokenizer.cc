@@ -8,7 +8,7 @@
 namespace hopmix::text {
 namespace {
 
-constexpr std::string_view kSpace = "\u2581";  // what a space is in a piece
+constexpr std::string_view kSpace = "\u2581";  // how SentencePiece writes a space
 constexpr const char* kReplacement = "\uFFFD";
 
 std::vector<std::string> all_bytes() {

@@ -1,4 +1,4 @@
-// Text as tokens and back.
+// Tokenizers: bytes, or a SentencePiece model.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ class SentencePieceProcessor;
 
 namespace hopmix::text {
 
-/// Every token stands for a string of bytes, which need not be whole characters: to decode is to
-/// join them. A value: copies share the model.
+/// Each token stands for a string of bytes, which need not be whole characters; decoding
+/// concatenates them. Copies share the model.
 class Tokenizer {
  public:
-  /// A token a byte, vocabulary 256.
+  /// One token per byte, vocabulary 256.
   Tokenizer();
 
-  /// `name` is "bytes", or the path of a SentencePiece model. Throws Error, naming `where`.
+  /// Loads `name`, which is "bytes" or the path of a SentencePiece model. Throws Error, naming
+  /// `where`.
   static Tokenizer load(const std::string& name, const std::string& where = "tokenizer");
 
   /// From the bytes of a SentencePiece model. Throws Error, naming `where`.
@@ -31,20 +32,20 @@ class Tokenizer {
   bool is_bytes() const { return !processor_; }
   int64_t vocabulary() const { return static_cast<int64_t>(pieces_->size()); }
 
-  /// Appends the tokens of `text`. A SentencePiece model takes it line by line, as it was trained.
+  /// Appends the tokens of `text`. A SentencePiece model encodes line by line, as it was trained.
   void encode(std::string_view text, std::vector<int64_t>& tokens) const;
   std::vector<int64_t> encode(std::string_view text) const;
 
-  /// Tokens of 0..vocabulary-1.
+  /// The number of tokens; tokens are 0..vocabulary-1.
   std::string decode(std::span<const int64_t> tokens) const;
 
-  /// The token that ends a document, which no text holds (SentencePiece's eos); bytes have none.
+  /// The token that ends a document, which no text contains (SentencePiece's eos); bytes have none.
   std::optional<int64_t> end_of_document() const;
 
-  /// What `token` stands for: empty for one that only controls, U+FFFD for the unknown one.
+  /// The bytes `token` stands for: empty for a control token, U+FFFD for the unknown token.
   const std::string& bytes(int64_t token) const { return (*pieces_)[static_cast<size_t>(token)]; }
 
-  /// The SentencePiece model as its file holds it; empty for bytes.
+  /// The SentencePiece model in its file format; empty for bytes.
   const std::string& model() const { return *model_; }
 
  private:

@@ -16,7 +16,7 @@ class TokenizerTest : public FolderTest {
   }
 };
 
-// Every byte, lines with and without ends, spaces that a normalization would take away, characters
+// Every byte, lines with and without ends, spaces that a normalization would remove, characters
 // that no model has seen.
 std::vector<std::string> awkward() {
   return {"",
@@ -65,7 +65,7 @@ TEST_F(TokenizerTest, LosesNothing) {
   }
 }
 
-// A text may be encoded in pieces that end at lines: that is how a file becomes tokens.
+// Encoding a text in pieces that end at lines gives the same tokens; files are encoded this way.
 TEST_F(TokenizerTest, AnEndOfADocumentIsInNoText) {
   EXPECT_FALSE(Tokenizer().end_of_document());
   EXPECT_FALSE(Tokenizer(train({.vocabulary = 300})).end_of_document());

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kLeast = 257;
 
-// Longer lines, which SentencePiece would leave out, are cut.
+// Longer lines are split, because SentencePiece would skip them.
 constexpr size_t kLongestLine = 4096;
 
-// The lines of every document, one after the other, without their ends.
+// The lines of every document in turn, without line ends.
 class Lines : public sentencepiece::SentenceIterator {
  public:
   explicit Lines(const std::vector<Document>& documents) : documents_(documents) { Next(); }

@@ -1,4 +1,4 @@
-// Learns a SentencePiece model from text.
+// Trains a SentencePiece model on text.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace hopmix::text {
 struct TokenizerTraining {
   int64_t vocabulary = 2000;     // 256 bytes and the unknown token included
   std::string type = "unigram";  // or "bpe"
-  bool end_of_document = false;  // one more token, which no text holds
+  bool end_of_document = false;  // adds a token, which no text contains
 };
 
-/// The model as its file holds it. It loses nothing: no byte is normalized away, and what no piece
-/// covers, line ends included, is spelled in bytes. The same text gives the same model. Throws
-/// Error for a vocabulary that the text cannot fill.
+/// Returns the model in its file format. The model is lossless: it normalizes nothing, and spells
+/// what no piece covers, including line ends, in bytes. The same text gives the same model. Throws
+/// Error if the text cannot fill the vocabulary.
 std::string train_tokenizer(const std::vector<Document>& documents,
                             const TokenizerTraining& config);
 

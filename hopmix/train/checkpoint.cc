@@ -16,7 +16,7 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 
 path next_of(const path& file) { return file.string() + ".next"; }
 
-// The step that `run`'s committed checkpoint stands at.
+// The step of `run`'s committed checkpoint.
 int64_t read_step(const path& run) {
   const path file = run / "state.json";
   if (!std::filesystem::exists(file)) {
@@ -29,8 +29,8 @@ int64_t read_step(const path& run) {
   }
 }
 
-// Reads a tensor file that must stand at `step`. A writer between its commit and its renames, or
-// stopped there, has it under its other name; `finish` does the rename in its stead.
+// Reads a tensor file, which must be from `step`. If a writer is between its commit and its
+// renames, or was killed there, the file still has its .next name; with `finish`, renames it.
 SafetensorsFile read_at_step(const path& file, int64_t step, bool finish) {
   const std::string wanted = std::to_string(step);
   const auto stands = [&](const SafetensorsFile& read) {
@@ -52,7 +52,7 @@ SafetensorsFile read_at_step(const path& file, int64_t step, bool finish) {
   }
   SafetensorsFile read = read_safetensors(file);
   if (!stands(read))
-    throw Error("'" + file.string() + "' is not of step " + wanted + ", which state.json names");
+    throw Error("'" + file.string() + "' is not from step " + wanted + ", the step in state.json");
   return read;
 }
 
@@ -62,12 +62,13 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
   for (const auto& item : parameters) {
     const auto found = file.tensors.find(item.key());
     if (found == file.tensors.end()) {
-      throw Error("'" + name.string() + "' lacks '" + item.key() + "': it is of another model");
+      throw Error("'" + name.string() + "' lacks '" + item.key() +
+                  "': it was saved by a different model");
     }
     if (found->second.sizes() != item.value().sizes()) {
       std::ostringstream message;
       message << "'" << name.string() << "': '" << item.key() << "' is " << found->second.sizes()
-              << ", the model's is " << item.value().sizes();
+              << ", but the model has " << item.value().sizes();
       throw Error(message.str());
     }
     torch::Tensor target = item.value();
@@ -75,8 +76,8 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
   }
   if (file.tensors.size() != parameters.size()) {
     throw Error("'" + name.string() + "' holds " + std::to_string(file.tensors.size()) +
-                " tensors, the model has " + std::to_string(parameters.size()) +
-                ": it is of another model");
+                " tensors, but the model has " + std::to_string(parameters.size()) +
+                ": it was saved by a different model");
   }
 }
 
@@ -103,7 +104,7 @@ int64_t load_weights(const path& run, nn::LanguageModel& model) {
       copy_weights(read_at_step(run / kModel, step, /*finish=*/false), run / kModel, model);
       return step;
     } catch (const Error&) {
-      if (read_step(run) == step) throw;  // else the trainer saved meanwhile
+      if (read_step(run) == step) throw;  // otherwise the trainer has just saved: retry
     }
   }
 }

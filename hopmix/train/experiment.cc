@@ -9,7 +9,7 @@
 namespace hopmix::train {
 namespace {
 
-constexpr int64_t kMostThreads = 1024;  // far more, and OpenMP ends the process for want of memory
+constexpr int64_t kMostThreads = 1024;  // with far more, OpenMP runs out of memory and aborts
 
 TrainConfig read_train(config::Table table) {
   TrainConfig c;
@@ -44,7 +44,7 @@ uint64_t mix(uint64_t x) { return mix_bits(x + kGoldenStep); }
 }  // namespace
 
 Experiment make_experiment(toml::table document) {
-  ops::ensure_gemm_engine();  // a bad HOPMIX_GEMM is an error before anything is made
+  ops::ensure_gemm_engine();  // reports a bad HOPMIX_GEMM before doing any work
   Experiment e;
   e.config = std::move(document);
   config::Table root(e.config);

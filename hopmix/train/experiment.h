@@ -1,4 +1,4 @@
-// An experiment as its TOML config says it: a task, a model and how to train it.
+// An experiment described by a TOML config: a task, a model and how to train it.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,21 @@ struct TrainConfig {
   int64_t steps = 500;
   int64_t batch = 64;
   double lr = 4e-3;
-  int64_t warmup = 50;         // steps of linear warm-up; then cosine to 0
+  int64_t warmup = 50;         // steps of linear warm-up, followed by cosine decay to 0
   double weight_decay = 0.01;  // on matrices only
   double beta1 = 0.9, beta2 = 0.98;
-  double clip = 1.0;  // largest norm of the gradient; 0 turns clipping off
+  double clip = 1.0;  // largest gradient norm; 0 disables clipping
   std::string precision =
       "float32";           // "bfloat16": matrix products under autocast, parameters stay float32
   int64_t log_every = 10;  // steps between lines of metrics.jsonl
   int64_t checkpoint_every = 250;  // steps between checkpoints; one is always written at the end
-  int64_t eval_batches = 16;  // fresh batches of `batch` sequences that accuracy is measured on
+  int64_t eval_batches = 16;       // fresh batches of `batch` sequences to evaluate on
 };
 
 /// A resolved experiment. `config` holds every key with its value, defaults included.
 struct Experiment {
   int64_t seed = 0;
-  int64_t threads = 0;  // 0: as many as PyTorch takes
+  int64_t threads = 0;  // 0: PyTorch's default
   TrainConfig train;
   tasks::Task task;
   std::shared_ptr<nn::LanguageModel> model;
@@ -37,15 +37,15 @@ struct Experiment {
 };
 
 /// Reads the document, seeds PyTorch's generator and builds the model. Throws Error on an unknown
-/// key (with the nearest known one) or a bad value.
+/// key (suggesting the nearest known one) or an invalid value.
 Experiment make_experiment(toml::table document);
 
 /// The learning rate of step `step` (from 0): lr min(1, (step+1)/warmup) (1 + cos(pi step/steps))
 /// / 2.
 double learning_rate(const TrainConfig& config, int64_t step);
 
-/// The seed of one batch: a mix of the run's seed, the stream ("train", "eval") and the step, so
-/// that the data of a step does not depend on what came before it.
+/// The seed of one batch: mixes the run's seed, the stream ("train", "eval") and the step, so that
+/// the data of a step does not depend on earlier steps.
 uint64_t batch_seed(int64_t seed, std::string_view stream, int64_t step);
 
 }  // namespace hopmix::train

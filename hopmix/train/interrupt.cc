@@ -5,7 +5,7 @@
 namespace hopmix::train {
 namespace {
 
-// A signal handler can reach nothing but a global.
+// A signal handler can only reach globals.
 volatile std::sig_atomic_t flag = 0;
 
 }  // namespace
@@ -18,7 +18,7 @@ InterruptGuard::InterruptGuard() : saved_(std::make_unique<Saved>()) {
   flag = 0;
   struct sigaction action = {};
   action.sa_handler = [](int) { flag = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second signal meets the default action
+  action.sa_flags = SA_RESETHAND | SA_RESTART;  // a second signal gets the default action
   sigaction(SIGINT, &action, &saved_->interrupt);
   sigaction(SIGTERM, &action, &saved_->terminate);
 }

@@ -1,12 +1,12 @@
-// Ctrl-C as a question that long work asks between two steps.
+// Lets long-running work poll for Ctrl-C between steps.
 #pragma once
 
 #include <memory>
 
 namespace hopmix::train {
 
-/// While one lives, SIGINT and SIGTERM set a flag instead of ending the process; a second signal
-/// ends it at once.
+/// While an instance exists, SIGINT and SIGTERM set a flag instead of ending the process; a second
+/// signal ends it at once.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a line, appended as training goes.
+// metrics.jsonl: one JSON object per line, appended during training.
 #pragma once
 
 #include <cstdio>
@@ -10,11 +10,11 @@ namespace hopmix::train {
 
 class MetricsFile {
  public:
-  /// Opens `path` for appending. Lines of steps past `step` are dropped first (a resumed run writes
-  /// them again), as are the final score and a last line that was cut short.
+  /// Opens `path` for appending. First drops the lines of steps after `step` (a resumed run writes
+  /// them again), the final score, and a last line that is incomplete.
   MetricsFile(const std::filesystem::path& path, int64_t step);
 
-  /// Appends one line and hands it to the system. Throws Error when the disk is full.
+  /// Appends one line and flushes it. Throws Error when the disk is full.
   void write(const nlohmann::json& line);
 
  private:

@@ -81,7 +81,7 @@ std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimi
   std::map<std::string, torch::Tensor> tensors;
   for (const auto& item : model.named_parameters()) {
     const auto found = optimizer.state().find(item.value().unsafeGetTensorImpl());
-    if (found == optimizer.state().end()) continue;  // before its first step
+    if (found == optimizer.state().end()) continue;  // it has not taken a step yet
     const auto& state = static_cast<const AdamWParamState&>(*found->second);
     tensors[item.key() + ".exp_avg"] = state.exp_avg();
     tensors[item.key() + ".exp_avg_sq"] = state.exp_avg_sq();
@@ -98,8 +98,8 @@ void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, i
       const auto found = tensors.find(item.key() + name);
       if (found == tensors.end() || found->second.sizes() != item.value().sizes()) {
         throw Error("optimizer state of '" + item.key() + "': " + name.substr(1) +
-                    (found == tensors.end() ? " is missing" : " has another shape") +
-                    "; the checkpoint is of another model");
+                    (found == tensors.end() ? " is missing" : " has a different shape") +
+                    "; the checkpoint was saved by a different model");
       }
       return found->second.clone();
     };

@@ -11,26 +11,25 @@
 
 namespace hopmix::train {
 
-/// AdamW over the model's parameters: `weight_decay` on those of two dimensions and more, none on
-/// the rest.
+/// AdamW over the model's parameters. `weight_decay` applies to those with two or more dimensions.
 std::unique_ptr<torch::optim::AdamW> make_optimizer(const nn::LanguageModel& model,
                                                     const TrainConfig& config);
 
 void set_learning_rate(torch::optim::AdamW& optimizer, double lr);
 
-/// Scales the gradients of all parameters so that their norm together is at most `limit`; returns
-/// what it was.
+/// Scales the gradients of all parameters so that their total norm is at most `limit`; returns the
+/// norm before scaling.
 double clip_gradients(torch::optim::AdamW& optimizer, double limit);
 
-/// What optimizer.step() does, all parameters of a group in one kernel.
+/// Equivalent to optimizer.step(), with all parameters of a group in one kernel.
 void take_step(torch::optim::AdamW& optimizer);
 
-/// The moments of every parameter as "NAME.exp_avg" and "NAME.exp_avg_sq"; the number of steps is
-/// the run's own.
+/// The moments of every parameter, as "NAME.exp_avg" and "NAME.exp_avg_sq". The step count is
+/// stored with the run.
 std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimizer,
                                                      const nn::LanguageModel& model);
 
-/// The reverse, after `step` steps. Throws Error on a missing tensor or another shape.
+/// Restores the moments as of `step`. Throws Error if a tensor is missing or has a different shape.
 void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, int64_t step,
                           const nn::LanguageModel& model, torch::optim::AdamW& optimizer);
 

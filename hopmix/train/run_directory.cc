@@ -31,8 +31,7 @@ void flatten(const toml::node& node, const std::string& name,
   }
 }
 
-// Whether the directory `run` is as good as empty: a kill while its first file was written left it
-// so.
+// Whether the directory `run` is empty, except for what a kill during the first write may leave.
 bool is_new(const path& run) {
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
     if (entry.path().filename() != "config.toml.tmp") return false;
@@ -57,14 +56,14 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   std::error_code error;
   std::filesystem::create_directories(run, error);
   if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
-  RunLock lock(run);  // before the look inside: of two processes that make a run, one does
+  RunLock lock(run);  // before looking inside: of two processes that create a run, only one may
   if (is_new(run)) {
     write_file(config, config::to_string(resolved));
     return lock;
   }
   if (!resume) {
     throw Error("'" + run.string() +
-                "' exists: --resume goes on with it, --out DIR trains elsewhere");
+                "' exists: use --resume to continue it, or --out DIR to train elsewhere");
   }
   const std::string difference =
       first_difference(config::parse_file(config), resolved, config.string(), "this config");
@@ -77,8 +76,9 @@ void keep_files(const path& run, const std::map<std::string, std::string>& files
     if (!std::filesystem::exists(run / name)) {
       write_file(run / name, bytes);
     } else if (read_file(run / name) != bytes) {
-      throw Error("cannot resume, '" + (run / name).string() +
-                  "' is not what this config names: it changed since the run began");
+      throw Error(
+          "cannot resume, '" + (run / name).string() +
+          "' differs from the file that this config names: that file changed after the run began");
     }
   }
 }

@@ -1,4 +1,4 @@
-// A run directory from outside: whose it is, whether it is complete.
+// Run directories: locking, creating and comparing them, and reading their final score.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace hopmix::train {
 
-/// Held while a process trains a run. The system lets go of it however the process ends.
+/// Held while a process trains a run. The system releases it however the process ends.
 class RunLock {
  public:
   /// Throws Error if another process holds it.
@@ -24,19 +24,19 @@ class RunLock {
   int fd_;
 };
 
-/// Locks the run directory, then makes its config.toml, or checks that the one there is of this
-/// resolved config and may be gone on with. Throws Error.
+/// Locks the run directory and creates its config.toml; if one exists, checks that it equals
+/// `resolved` and that `resume` is set. Throws Error otherwise.
 RunLock open_run(const std::filesystem::path& run, const toml::table& resolved, bool resume);
 
-/// Writes the files that are not there yet, by name. Throws Error if one that is there differs: the
-/// run was begun with another.
+/// Writes the files that do not exist yet, by name. Throws Error if an existing one differs: the
+/// run was started with a different file.
 void keep_files(const std::filesystem::path& run, const std::map<std::string, std::string>& files);
 
-/// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if there is none.
+/// The first key whose value differs, as "train.steps: 500 in A, 100 in B"; empty if none does.
 std::string first_difference(const toml::table& a, const toml::table& b, const std::string& name_a,
                              const std::string& name_b);
 
-/// The final score that `run`'s metrics.jsonl ends with; null if the run is not complete.
+/// The final score in the last line of `run`'s metrics.jsonl; null if the run is incomplete.
 nlohmann::json final_score(const std::filesystem::path& run);
 
 }  // namespace hopmix::train

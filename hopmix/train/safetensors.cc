@@ -25,7 +25,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the Python package's limit
-constexpr int kMaxDepth = 4;  // header, tensor, shape and its sizes, and one to spare
+constexpr int kMaxDepth = 4;                  // header, tensor, shape, its sizes, and one spare
 constexpr const char* kMetadata = "__metadata__";
 
 struct Dtype {
@@ -33,8 +33,8 @@ struct Dtype {
   at::ScalarType type;
 };
 
-// In the order of the data: the widest first, so that every tensor is aligned. The order within a
-// width is that of the Python package.
+// In the order of the data: widest first, so that every tensor is aligned. Within a width the
+// order is that of the Python package.
 constexpr std::array<Dtype, 10> kDtypes = {{{"I64", at::kLong},
                                             {"F64", at::kDouble},
                                             {"F32", at::kFloat},
@@ -52,7 +52,7 @@ std::string known_dtypes() {
   return list;
 }
 
-// A name as it goes into an error line: quoted, control characters escaped, broken UTF-8 replaced.
+// A name for an error message: quoted, with control characters escaped and invalid UTF-8 replaced.
 std::string quoted(const std::string& name) {
   return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -97,12 +97,12 @@ struct Entry {
   uint64_t begin, end;
 };
 
-// Reads one file; every error names it.
+// Reads one file. Every error names the file.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path) {
     std::error_code reason;
-    size_ = std::filesystem::file_size(path, reason);  // refuses what is not a regular file
+    size_ = std::filesystem::file_size(path, reason);  // fails unless it is a regular file
     if (reason) throw Error("cannot read '" + path.string() + "': " + reason.message());
     in_.open(path, std::ios::binary);
     if (!in_) throw Error("cannot read '" + path.string() + "': " + std::strerror(errno));
@@ -137,19 +137,19 @@ class Reader {
 
   void read_bytes(void* to, uint64_t count) {
     in_.read(static_cast<char*>(to), static_cast<std::streamsize>(count));
-    if (!in_) throw Error("cannot read '" + path_.string() + "': it ended early");
+    if (!in_) throw Error("cannot read '" + path_.string() + "': unexpected end of file");
   }
 
   std::string read_header() {
-    if (size_ < kLengthBytes) throw bad("it has " + std::to_string(size_) + " bytes of at least 8");
+    if (size_ < kLengthBytes) throw bad("it has " + std::to_string(size_) + " bytes, but needs 8");
     uint64_t length = 0;
     read_bytes(&length, kLengthBytes);
     if (length > kMaxHeader) {
-      throw bad("a header of " + std::to_string(length) + " bytes, at most " +
+      throw bad("the header has " + std::to_string(length) + " bytes, but at most " +
                 std::to_string(kMaxHeader) + " are allowed");
     }
     if (length > size_ - kLengthBytes) {
-      throw bad("a header of " + std::to_string(length) + " bytes in a file of " +
+      throw bad("the header has " + std::to_string(length) + " bytes in a file of " +
                 std::to_string(size_));
     }
     std::string text(length, '\0');
@@ -160,10 +160,10 @@ class Reader {
 
   Json parse_header(const std::string& text) const {
     if (text.empty() || text[0] != '{') throw bad("the header does not start with '{'");
-    if (text.find('\0') != std::string::npos) throw bad("a zero byte in the header");
+    if (text.find('\0') != std::string::npos) throw bad("the header contains a zero byte");
 
-    // A JSON parser keeps one of two equal names and drops the other; and it nests without bound,
-    // though what is done with the result recurses.
+    // The JSON parser would silently drop one of two equal names, and it accepts any depth although
+    // later code recurses over the result.
     std::vector<std::set<std::string>> open;
     const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
       if (depth > kMaxDepth) throw bad("the header is nested too deeply");
@@ -204,7 +204,7 @@ class Reader {
       entry.shape.push_back(static_cast<int64_t>(size));
     }
     const std::vector<uint64_t> offsets = counts_of(name, "data_offsets", value["data_offsets"]);
-    if (offsets.size() != 2) throw bad(name, "data_offsets are not two");
+    if (offsets.size() != 2) throw bad(name, "data_offsets must be two numbers");
     entry.begin = offsets[0];
     entry.end = offsets[1];
     if (entry.begin > entry.end || entry.end > data_size_) {
@@ -237,7 +237,7 @@ class Reader {
   }
 
   void check_size(const Entry& entry) const {
-    // Sizes of 0 count as 1 for the overflow, because strides are their product too.
+    // Sizes of 0 count as 1 in the overflow check, because strides are products of sizes too.
     int64_t strides = static_cast<int64_t>(c10::elementSize(entry.dtype->type));
     bool empty = false;
     for (const int64_t size : entry.shape) {
@@ -248,21 +248,22 @@ class Reader {
     }
     const uint64_t needed = empty ? 0 : static_cast<uint64_t>(strides);
     if (entry.end - entry.begin != needed) {
-      throw bad(entry.name, std::to_string(entry.end - entry.begin) + " bytes of data for " +
-                                std::to_string(needed) + " of its shape and dtype");
+      throw bad(entry.name, std::to_string(entry.end - entry.begin) +
+                                " bytes of data, but its shape and dtype need " +
+                                std::to_string(needed));
     }
   }
 
-  // The tensors must cover the data, each byte once. `entries` are in the order of their data.
+  // The tensors must cover each byte of the data exactly once. `entries` are in data order.
   void check_cover(const std::vector<Entry>& entries) const {
     uint64_t covered = 0;
     for (const Entry& entry : entries) {
-      if (entry.begin < covered) throw bad(entry.name, "its data overlaps another's");
-      if (entry.begin > covered) throw bad(entry.name, "a hole in the data before it");
+      if (entry.begin < covered) throw bad(entry.name, "its data overlaps another tensor's");
+      if (entry.begin > covered) throw bad(entry.name, "there is a gap before its data");
       covered = entry.end;
     }
     if (covered != data_size_) {
-      throw bad("data of " + std::to_string(data_size_) + " bytes, of which tensors have " +
+      throw bad("the data has " + std::to_string(data_size_) + " bytes, but the tensors cover " +
                 std::to_string(covered));
     }
   }
@@ -271,11 +272,11 @@ class Reader {
     at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype->type));
     const uint64_t count = entry.end - entry.begin;
     if (count == 0) return tensor;
-    read_bytes(tensor.mutable_data_ptr(), count);  // in the order of the data: no seeking
+    read_bytes(tensor.mutable_data_ptr(), count);  // in the order of the data, so without seeking
     if (entry.dtype->type == at::kBool) {
       const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
       if (std::any_of(bytes, bytes + count, [](uint8_t byte) { return byte > 1; })) {
-        throw bad(entry.name, "a BOOL that is neither 0 nor 1");
+        throw bad(entry.name, "it has a BOOL that is neither 0 nor 1");
       }
     }
     return tensor;
@@ -305,8 +306,7 @@ void write_safetensors(const std::filesystem::path& path,
   std::stable_sort(items.begin(), items.end(),
                    [](const Item& a, const Item& b) { return a.dtype < b.dtype; });
 
-  OrderedJson::object_t
-      header;  // a vector, to which push_back adds without the search of operator[]
+  OrderedJson::object_t header;  // push_back avoids the linear search of operator[]
   if (!metadata.empty()) header.push_back({kMetadata, metadata});
   uint64_t offset = 0;
   for (const Item& item : items) {
@@ -324,7 +324,7 @@ void write_safetensors(const std::filesystem::path& path,
     sink(&length, kLengthBytes);
     sink(text.data(), text.size());
     for (const Item& item : items) {
-      // One at a time: a copy is needed for strides, another device or a lazy negation.
+      // One tensor at a time, because strides, another device or a lazy negation require a copy.
       const at::Tensor plain = item.tensor.cpu().resolve_neg().contiguous();
       sink(plain.const_data_ptr(), plain.nbytes());
     }

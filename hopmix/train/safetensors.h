@@ -1,5 +1,5 @@
-// The safetensors file format: named tensors and a map of strings, readable from Python and
-// elsewhere without running code (https://huggingface.co/docs/safetensors, "Format").
+// The safetensors file format (https://huggingface.co/docs/safetensors, "Format"): named tensors
+// and a map of strings, readable from Python and elsewhere without running code.
 //
 // A file is the length of the header (8 bytes, little-endian), the header (JSON: name -> {dtype,
 // shape, data_offsets}, and under "__metadata__" the map of strings; padded with spaces to a
@@ -20,16 +20,16 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-/// Writes `path` whole or not at all (hopmix/base/files.h). Tensors may have any strides and
-/// device; their dtypes are float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8
-/// and bool. The bytes are those that the Python package writes. Throws Error naming the tensor for
-/// another dtype, one that is undefined, sparse or meta, a name that is "__metadata__" or not
-/// UTF-8; and naming the path and the system's reason when it cannot be written.
+/// Writes `path` atomically (hopmix/base/files.h). Tensors may have any strides and device; their
+/// dtypes are float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 and bool.
+/// Writes the same bytes as the Python package. Throws Error naming the tensor if it has another
+/// dtype, is undefined, sparse or meta, or if its name is "__metadata__" or not UTF-8; and naming
+/// the path and the system's reason if the file cannot be written.
 void write_safetensors(const std::filesystem::path& path,
                        const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-/// The whole file. Throws Error naming the file and what is wrong with it; nothing is allocated
+/// Reads the whole file. Throws Error naming the file and what is wrong with it. Allocates nothing
 /// before the sizes in the header are known to fit the file.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
 

@@ -35,7 +35,7 @@ class Safetensors : public testing::Test {
 
   fs::path path(const std::string& name = "x.safetensors") const { return folder_ / name; }
 
-  // The message of the Error that reading `bytes` gives, after the file's name; "" when they load.
+  // The message, without the file name, of the Error that reading `bytes` throws; "" if they load.
   std::string read_error(const std::string& bytes) const {
     std::ofstream(path(), std::ios::binary)
         << bytes;  // no fsync, as write_file has: thousands are read
@@ -77,7 +77,7 @@ const std::vector<at::ScalarType> kTypes = {at::kDouble, at::kFloat, at::kHalf, 
                                             at::kLong,   at::kInt,   at::kShort, at::kChar,
                                             at::kByte,   at::kBool};
 
-// Header and data as they are given, the length as it should be.
+// The given header and data, with the right length prefix.
 std::string file_of(const std::string& header, const std::string& data = "") {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
@@ -88,7 +88,7 @@ std::string one_tensor(const std::string& fields, size_t data_size) {
   return file_of("{\"x\":{" + fields + "}}", std::string(data_size, '\1'));
 }
 
-// What safetensors.torch.save of version 0.8.0 makes of python_tensors().
+// The output of safetensors.torch.save, version 0.8.0, for python_tensors().
 std::string python_bytes() {
   const std::string header = R"({"__metadata__":{"step":"12 \"q\" é"},)"
                              R"("a.i64":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"
@@ -227,19 +227,19 @@ TEST_F(Safetensors, HeaderOrderAndUnknownFieldsDoNotMatter) {
 TEST_F(Safetensors, MalformedHeaders) {
   const std::string good = python_bytes();
   const std::vector<std::pair<std::string, std::string>> table = {
-      {"", "it has 0 bytes of at least 8"},
-      {good.substr(0, 7), "it has 7 bytes of at least 8"},
-      {good.substr(0, 8), "a header of 696 bytes in a file of 8"},
-      {good.substr(0, 703), "a header of 696 bytes in a file of 703"},
+      {"", "it has 0 bytes, but needs 8"},
+      {good.substr(0, 7), "it has 7 bytes, but needs 8"},
+      {good.substr(0, 8), "the header has 696 bytes in a file of 8"},
+      {good.substr(0, 703), "the header has 696 bytes in a file of 703"},
       {std::string(8, '\xff'),
-       "a header of 18446744073709551615 bytes, at most 100000000 are allowed"},
+       "the header has 18446744073709551615 bytes, but at most 100000000 are allowed"},
       {std::string("\x01\xe1\xf5\x05\0\0\0\0", 8),
-       "a header of 100000001 bytes, at most 100000000 are allowed"},
-      {std::string("\x00\xe1\xf5\x05\0\0\0\0", 8), "a header of 100000000 bytes in a file of 8"},
+       "the header has 100000001 bytes, but at most 100000000 are allowed"},
+      {std::string("\x00\xe1\xf5\x05\0\0\0\0", 8), "the header has 100000000 bytes in a file of 8"},
       {file_of(""), "the header does not start with '{'"},
       {file_of(" {}"), "the header does not start with '{'"},
       {file_of("[]"), "the header does not start with '{'"},
-      {file_of(std::string("{}\0", 3)), "a zero byte in the header"},
+      {file_of(std::string("{}\0", 3)), "the header contains a zero byte"},
       {file_of(R"({"__metadata__":3})"), "__metadata__ is not a map of strings"},
       {file_of(R"({"__metadata__":{"a":3}})"), "__metadata__ is not a map of strings"},
       {file_of(R"({"__metadata__":{"a":"1","a":"2"}})"), "\"a\" appears twice"},
@@ -285,8 +285,9 @@ TEST_F(Safetensors, MalformedTensors) {
       {R"("dtype":"F32","shape":[1],"data_offsets":[-4,0])", 4,
        "data_offsets holds -4, not an integer from 0 to 2^63 - 1"},
       {R"("dtype":"F32","shape":[1],"data_offsets":4)", 4, "data_offsets is not an array"},
-      {R"("dtype":"F32","shape":[1],"data_offsets":[4])", 4, "data_offsets are not two"},
-      {R"("dtype":"F32","shape":[1],"data_offsets":[0,2,4])", 4, "data_offsets are not two"},
+      {R"("dtype":"F32","shape":[1],"data_offsets":[4])", 4, "data_offsets must be two numbers"},
+      {R"("dtype":"F32","shape":[1],"data_offsets":[0,2,4])", 4,
+       "data_offsets must be two numbers"},
       {R"("dtype":"F32","shape":[1],"data_offsets":[4,0])", 4,
        "data_offsets [4,0] in data of 4 bytes"},
       {R"("dtype":"F32","shape":[2],"data_offsets":[0,8])", 7,
@@ -294,11 +295,11 @@ TEST_F(Safetensors, MalformedTensors) {
       {R"("dtype":"F32","shape":[1],"data_offsets":[9223372036854775803,9223372036854775807])", 4,
        "data_offsets [9223372036854775803,9223372036854775807] in data of 4 bytes"},
       {R"("dtype":"F32","shape":[2],"data_offsets":[0,4])", 4,
-       "4 bytes of data for 8 of its shape and dtype"},
+       "4 bytes of data, but its shape and dtype need 8"},
       {R"("dtype":"F32","shape":[0],"data_offsets":[0,4])", 4,
-       "4 bytes of data for 0 of its shape and dtype"},
+       "4 bytes of data, but its shape and dtype need 0"},
       {R"("dtype":"F32","shape":[1],"data_offsets":[0,0])", 0,
-       "0 bytes of data for 4 of its shape and dtype"},
+       "0 bytes of data, but its shape and dtype need 4"},
       // 2^62 * 4 wraps to 0 in 64 bits; an empty tensor has strides all the same.
       {R"("dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0])", 0,
        "its shape has more than 2^63 bytes"},
@@ -308,8 +309,8 @@ TEST_F(Safetensors, MalformedTensors) {
        "its shape has more than 2^63 bytes"},
       // A petabyte that is not there.
       {R"("dtype":"F64","shape":[1000000,1000000,1000],"data_offsets":[0,8])", 8,
-       "8 bytes of data for 8000000000000000 of its shape and dtype"},
-      {R"("dtype":"F32","shape":[1],"data_offsets":[4,8])", 8, "a hole in the data before it"},
+       "8 bytes of data, but its shape and dtype need 8000000000000000"},
+      {R"("dtype":"F32","shape":[1],"data_offsets":[4,8])", 8, "there is a gap before its data"},
   };
   for (const Case& c : table) {
     EXPECT_EQ(read_error(one_tensor(c.fields, c.data)), "tensor \"x\": " + c.message) << c.fields;
@@ -317,11 +318,11 @@ TEST_F(Safetensors, MalformedTensors) {
 
   EXPECT_EQ(read_error(one_tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])", 4)), "");
   EXPECT_EQ(read_error(one_tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])", 5)),
-            "data of 5 bytes, of which tensors have 4");
-  EXPECT_EQ(read_error(file_of("{}", "x")), "data of 1 bytes, of which tensors have 0");
+            "the data has 5 bytes, but the tensors cover 4");
+  EXPECT_EQ(read_error(file_of("{}", "x")), "the data has 1 bytes, but the tensors cover 0");
   EXPECT_EQ(read_error(file_of(R"({"b":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})",
                                std::string("\1\2", 2))),
-            "tensor \"b\": a BOOL that is neither 0 nor 1");
+            "tensor \"b\": it has a BOOL that is neither 0 nor 1");
   // Names with control characters stay on one line.
   EXPECT_EQ(read_error(file_of(R"({"a\nb":3})")), "tensor \"a\\nb\": not an object");
 }
@@ -332,11 +333,11 @@ TEST_F(Safetensors, OverlapsAndHolesBetweenTensors) {
                        R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + b + "}}",
                    std::string(9, '\0'));
   };
-  EXPECT_EQ(read_error(two("[0,4]", "[4,8]")), "data of 9 bytes, of which tensors have 8");
-  EXPECT_EQ(read_error(two("[0,4]", "[3,7]")), "tensor \"b\": its data overlaps another's");
-  EXPECT_EQ(read_error(two("[5,9]", "[5,9]")), "tensor \"a\": a hole in the data before it");
-  EXPECT_EQ(read_error(two("[0,4]", "[0,4]")), "tensor \"b\": its data overlaps another's");
-  EXPECT_EQ(read_error(two("[5,9]", "[0,4]")), "tensor \"a\": a hole in the data before it");
+  EXPECT_EQ(read_error(two("[0,4]", "[4,8]")), "the data has 9 bytes, but the tensors cover 8");
+  EXPECT_EQ(read_error(two("[0,4]", "[3,7]")), "tensor \"b\": its data overlaps another tensor's");
+  EXPECT_EQ(read_error(two("[5,9]", "[5,9]")), "tensor \"a\": there is a gap before its data");
+  EXPECT_EQ(read_error(two("[0,4]", "[0,4]")), "tensor \"b\": its data overlaps another tensor's");
+  EXPECT_EQ(read_error(two("[5,9]", "[0,4]")), "tensor \"a\": there is a gap before its data");
 }
 
 TEST_F(Safetensors, EveryTruncationIsAnError) {
@@ -348,7 +349,7 @@ TEST_F(Safetensors, EveryTruncationIsAnError) {
   EXPECT_NE(read_error(good + '\0'), "");
 }
 
-// Whatever a byte turns into, the file loads or an Error says why; read_error lets any other
+// Whatever a byte turns into, either the file loads or an Error says why; read_error lets any other
 // exception through.
 TEST_F(Safetensors, FlippedBytesNeverCrash) {
   const std::string good = python_bytes();
@@ -367,7 +368,7 @@ TEST_F(Safetensors, FlippedBytesNeverCrash) {
     std::string bytes = good;
     const size_t flips = 1 + random() % 8;
     for (size_t flip = 0; flip < flips; ++flip) {
-      // Likely characters of a header as well as any byte.
+      // Bytes that are likely in a header, as well as any byte.
       const std::string likely = "0123456789{}[]\",:-.eE \\u";
       const size_t at = random() % header_end;
       bytes[at] =
@@ -414,7 +415,7 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
             "");
   EXPECT_EQ(read_file(path()), old);
 
-  // A full disk: the temporary file is the device that is always full.
+  // A full disk: the temporary file is a device that is always full.
   fs::create_symlink("/dev/full", path().string() + ".tmp");
   EXPECT_EQ(error_of([&] {
               write_safetensors(path(), {{"a", torch::ones({1000})}});
@@ -423,7 +424,7 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
   EXPECT_EQ(read_file(path()), old);
   EXPECT_FALSE(fs::is_symlink(path().string() + ".tmp"));
 
-  // A place where no file can be.
+  // A path where no file can be created.
   fs::create_directory(path().string() + ".tmp");
   EXPECT_EQ(error_of([&] {
               write_safetensors(path(), {{"a", torch::ones({2})}});

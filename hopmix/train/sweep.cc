@@ -10,7 +10,7 @@
 namespace hopmix::train {
 namespace {
 
-// Names become folders.
+// Names become folder names.
 std::string folder_name(const std::string& name) {
   std::string folder;
   for (const char c : name) {
@@ -20,12 +20,12 @@ std::string folder_name(const std::string& name) {
   return folder;
 }
 
-// Seeds are counted by --seeds, and a run has one thread.
+// --seeds sets the seeds, and each run uses one thread.
 void check_settings(const std::vector<std::string>& settings, const std::string& where) {
   for (const std::string& setting : settings) {
     if (setting.starts_with("seed=") || setting.starts_with("threads=")) {
       throw Error(where + " = '" + setting +
-                  "': seeds come from --seeds, and a run has one thread");
+                  "': --seeds sets the seeds, and each run uses one thread");
     }
   }
 }
@@ -76,7 +76,7 @@ SweepEvaluation read_evaluation(config::Table table, const std::vector<SweepRow>
   return evaluation;
 }
 
-// Two names that become one folder would be one run.
+// Two names that map to the same folder would share a run.
 template <typename Named>
 void check_folders(const std::vector<Named>& list, const std::string& key) {
   std::map<std::string, std::string> names;
@@ -84,7 +84,7 @@ void check_folders(const std::vector<Named>& list, const std::string& key) {
     const auto [found, fresh] = names.emplace(folder_name(each.name), each.name);
     if (!fresh) {
       throw Error(key + " '" + found->second + "' and '" + each.name + "' share the folder '" +
-                  found->first + "': give one another name");
+                  found->first + "'; rename one");
     }
   }
 }

@@ -1,5 +1,5 @@
-// A sweep: the table of structures by tasks that `hopmix reproduce` fills, as its TOML file says
-// it.
+// A sweep: the table of structures by tasks that `hopmix reproduce` fills, described by a TOML
+// file.
 //
 //   title, note        shown above and below the table
 //   reference          what the figures under `paper` are, "the paper's figure" if absent
@@ -26,7 +26,7 @@ struct SweepColumn {
   std::optional<int64_t> slice;
   toml::table task;
   std::vector<std::string> settings;
-  size_t run = 0;  // the first column of the same task and settings: they share its runs
+  size_t run = 0;  // the first column with the same task and settings, whose runs this one shares
 };
 
 struct SweepRow {
@@ -38,13 +38,13 @@ struct SweepRow {
 
 struct SweepEvaluation {
   std::string name;
-  size_t row = 0;  // whose models are evaluated
+  size_t row = 0;  // the row whose models are evaluated
   std::vector<std::string> settings;
 };
 
 struct Sweep {
   std::string name, title, note;
-  std::string reference = "the paper's figure";  // of rows that have one
+  std::string reference = "the paper's figure";  // what the figures under `paper` are
   toml::table base;
   std::vector<SweepColumn> columns;
   std::vector<SweepRow> rows;
@@ -54,7 +54,7 @@ struct Sweep {
 /// Reads and checks a sweep file. Throws Error.
 Sweep read_sweep(const std::filesystem::path& file);
 
-/// One run, which fills a row's entries in `column` and in every column that shares its runs.
+/// One run. It fills a row's entry in `column` and in every column that shares its runs.
 struct Cell {
   size_t row = 0, column = 0;
   int64_t seed = 0;
@@ -62,17 +62,17 @@ struct Cell {
   toml::table config;         // not yet resolved
 };
 
-/// The cells for seeds 0..seeds-1, seeds outermost, so that a whole table stands before a second
-/// seed starts.
+/// The cells for seeds 0..seeds-1, seeds outermost, so that the table is complete for one seed
+/// before the next starts.
 std::vector<Cell> make_cells(const Sweep& sweep, int64_t seeds, const std::filesystem::path& root,
                              const std::vector<std::string>& settings);
 
-/// The second table as a sweep of its own, a row an evaluation, and its cells: those of the rows
-/// evaluated, with the evaluation's settings.
+/// The second table as a sweep of its own, with one row per evaluation, and its cells: those of the
+/// evaluated rows with the evaluation's settings applied.
 Sweep evaluation_sweep(const Sweep& sweep);
 std::vector<Cell> evaluation_cells(const Sweep& sweep, const std::vector<Cell>& cells);
 
-/// The final score of each cell's run; null where it is not complete.
+/// The final score of each cell's run; null if it is incomplete.
 std::vector<nlohmann::json> read_results(const std::vector<Cell>& cells);
 
 /// Mean and sample standard deviation (0 with one value).
@@ -82,7 +82,7 @@ struct Summary {
 };
 Summary summarize(const std::vector<double>& values);
 
-/// The accuracies, in percent, of every (row, column) so far, by seed.
+/// The accuracies so far, in percent, of every (row, column), by seed.
 using Table = std::vector<std::vector<std::vector<double>>>;
 Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
               const std::vector<nlohmann::json>& results);

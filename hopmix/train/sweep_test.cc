@@ -141,9 +141,9 @@ TEST_F(SweepTest, MistakesNameTheKey) {
   EXPECT_EQ(message(kText, "slice = 2", "slce = 2"),
             "unknown key 'columns.1.slce'; did you mean 'slice'?");
   EXPECT_EQ(message(kText, "\"attention\"\n", "\"2+k\"\n"),
-            "rows '2^k' and '2+k' share the folder '2_k': give one another name");
+            "rows '2^k' and '2+k' share the folder '2_k'; rename one");
   EXPECT_EQ(message(kText, "train.lr=0.1", "seed=4"),
-            "rows.1.set = 'seed=4': seeds come from --seeds, and a run has one thread");
+            "rows.1.set = 'seed=4': --seeds sets the seeds, and each run uses one thread");
   EXPECT_EQ(message(kText, "[base.train]", "[bse.train]"),
             "unknown key 'bse'; did you mean 'base'?");
   EXPECT_EQ(message(std::string(kText) + "[[evaluations]]\nname = 'e'\nrow = 'attention'\n",

@@ -18,7 +18,7 @@ namespace {
 
 using std::filesystem::path;
 
-// bfloat16 matrix products while it lives, if `on`.
+// Enables bfloat16 matrix products during its lifetime, if `on`.
 class Autocast {
  public:
   explicit Autocast(bool on) : on_(on) {

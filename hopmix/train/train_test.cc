@@ -54,7 +54,7 @@ eval_batches = 2
     return make_experiment(std::move(document));
   }
 
-  // Losses by step, exactly as written; the digits are enough to tell any two floats apart.
+  // Losses by step, as written; they have enough digits to distinguish any two floats.
   static std::map<int64_t, std::string> losses(const fs::path& run) {
     std::map<int64_t, std::string> result;
     std::ifstream lines(run / "metrics.jsonl");
@@ -116,14 +116,14 @@ TEST_F(TrainTest, AnyNumberOfThreadsGivesTheSameLosses) {
   at::set_num_threads(before);
 }
 
-// Kills a training process without warning at some moment, resumes, and compares every loss.
+// Kills a training process at some moment, without warning, resumes it, and compares every loss.
 TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   {
     Experiment e = experiment();
     train(e, root_ / "whole", false, true);
   }
   const fs::path run = root_ / "killed";
-  // The file is watched from outside, so the kill falls at a moment that nobody arranged.
+  // Watch the file from outside, so that the kill falls at an arbitrary moment.
   const pid_t child = fork();
   if (child == 0) {
     at::set_num_threads(1);
@@ -144,7 +144,8 @@ TEST_F(TrainTest, KilledAndResumedGivesTheSameLosses) {
   EXPECT_EQ(losses(run), losses(root_ / "whole"));
 }
 
-// Packed documents: a run that ends early and goes on is the whole run, and the model learns.
+// Packed documents: a run that is stopped and resumed equals an uninterrupted one, and the model
+// learns.
 TEST_F(TrainTest, LearnsAndResumesWithDocuments) {
   std::string text;
   for (int i = 0; i < 400; ++i)
@@ -179,7 +180,7 @@ TEST_F(TrainTest, LearnsAndResumesWithDocuments) {
     }
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
-    // As `hopmix train RUN --resume` reads it.
+    // Read like `hopmix train RUN --resume` does.
     Experiment again = make_experiment(config::parse_file(killed / "config.toml"));
     EXPECT_EQ(train(again, killed, true, true).step, 40);
     EXPECT_EQ(losses(killed), losses(whole)) << positions;
@@ -228,7 +229,7 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
   const std::string new_state = read_file(run / "state.json");
   ASSERT_NE(old_model, new_model);
 
-  // (files as they would stand, the step that must load)
+  // (files at the moment of a kill, the step that must load)
   struct Moment {
     std::map<std::string, std::string> files;
     int64_t step;
@@ -263,7 +264,7 @@ TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
     fs::create_directories(run);
     for (const auto& [name, bytes] : moments[i].files) write_file(run / name, bytes);
     Experiment fresh = experiment({"train.steps=10"});
-    // Who only looks finds the same step, and moves nothing from under the writer.
+    // A reader finds the same step and renames nothing under the writer.
     EXPECT_EQ(load_weights(run, *fresh.model), moments[i].step) << "moment " << i;
     for (const auto& [name, bytes] : moments[i].files) EXPECT_EQ(read_file(run / name), bytes);
     const auto fresh_optimizer = make_optimizer(*fresh.model, fresh.train);
@@ -296,7 +297,7 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   EXPECT_NE(error_of(load).find("optimizer.safetensors"), std::string::npos);
   write_file(run / "optimizer.safetensors", optimizer);
   write_file(run / "state.json", "{\"step\": 9}");
-  EXPECT_NE(error_of(load).find("is not of step 9, which state.json names"), std::string::npos);
+  EXPECT_NE(error_of(load).find("is not from step 9, the step in state.json"), std::string::npos);
   write_file(run / "state.json", "{\"st");
   EXPECT_NE(error_of(load).find("is damaged"), std::string::npos);
   fs::remove(run / "state.json");
@@ -304,7 +305,7 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   write_file(run / "state.json", "{\"step\": 10}");
   Experiment other = experiment({"train.steps=10", "model.width=8"});
   const std::string message = error_of([&] { load_weights(run, *other.model); });
-  EXPECT_NE(message.find("'embedding' is [5, 16], the model's is [5, 8]"), std::string::npos)
+  EXPECT_NE(message.find("'embedding' is [5, 16], but the model has [5, 8]"), std::string::npos)
       << message;
 }
 
@@ -312,8 +313,9 @@ TEST_F(TrainTest, ARunThatExistsIsKept) {
   const fs::path run = root_ / "run";
   Experiment e = experiment({"train.steps=2"});
   train(e, run, false, true);
-  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("exists: --resume goes on with it"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { train(e, run, false, true); }).find("exists: use --resume to continue it"),
+      std::string::npos);
   Experiment longer = experiment({"train.steps=3"});
   EXPECT_NE(error_of([&] { train(longer, run, true, true); }).find("train.steps: 2 in"),
             std::string::npos);
@@ -345,7 +347,7 @@ TEST_F(TrainTest, MetricsAreKeptUpToTheStepOrTheFirstDamage) {
 
 TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
   const fs::path run = root_ / "run";
-  fs::create_directories(run);  // what both do first
+  fs::create_directories(run);  // both processes do this first
   Experiment e = experiment({"train.steps=2"});
   {
     const RunLock other(run);
@@ -356,7 +358,7 @@ TEST_F(TrainTest, OfTwoProcessesThatMakeARunOneDoes) {
   EXPECT_EQ(error_of([&] { train(e, run, false, true); }), "");
 }
 
-// With torch::optim and torch::nn::utils, parameter by parameter.
+// The reference: torch::optim and torch::nn::utils, parameter by parameter.
 TEST_F(TrainTest, StepsAreThoseOfAdamW) {
   Experiment e = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
   Experiment other = experiment({"train.weight_decay=0.1", "train.lr=0.05"});
@@ -417,7 +419,7 @@ TEST_F(TrainTest, Bfloat16TrainsWithFloat32Weights) {
   }
 }
 
-// In rows of two pieces and documents of all lengths.
+// Uses rows of two pieces and documents of all lengths.
 TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
   std::string text;
   for (int i = 0; i < 300; ++i)
@@ -480,7 +482,7 @@ TEST(Score, CountsOnlyWhatIsAsked) {
   EXPECT_NEAR(score.loss(), (2 * right + wrong) / 3, 1e-5);
 }
 
-// Each readout counts as much as any other, however often it is asked.
+// Each readout has the same weight, however often it is asked.
 TEST(Score, TrainingLossIsTheMeanOverReadouts) {
   tasks::Batch batch;
   batch.targets = torch::tensor({{{0, 1, -100}, {0, -100, -100}, {2, 2, -100}}}, torch::kInt64);

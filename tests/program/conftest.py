@@ -1,4 +1,4 @@
-"""Every test runs in an empty folder of its own that holds tiny.toml."""
+"""Every test runs in a folder of its own that contains only tiny.toml."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs the program as a user does, and reads what it leaves behind.
+"""Runs the program as a user does, and reads its output files.
 
 The program is build/bin/hopmix, or what the environment variable HOPMIX_BIN names.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HOPMIX = Path(os.environ.get("HOPMIX_BIN", ROOT / "build/bin/hopmix")).resolve()
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-PATIENCE = 120  # seconds; a limit for a busy machine, not what anything here takes
+PATIENCE = 120  # seconds; a limit for a busy machine, far above what any test takes
 
 TINY = """\
 seed = 3
@@ -49,14 +49,14 @@ def hopmix(*arguments, **options):
 
 
 def succeed(*arguments, **options):
-    """stdout of a command that must end well."""
+    """stdout of a command that must succeed."""
     done = hopmix(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def refuse(*arguments, code=2, **options):
-    """The one line that a command which must fail says."""
+    """The one-line error of a command that must fail."""
     done = hopmix(*arguments, **options)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert re.fullmatch(r"hopmix: [^\n]+\n", done.stderr), done.stderr
@@ -70,7 +70,7 @@ def start(*arguments):
 
 
 def wait_until(true, process):
-    """Waits while `process` runs; says whether it became true before the process ended."""
+    """Waits while `process` runs; returns whether it became true before the process ended."""
     end = time.monotonic() + PATIENCE
     while not true():
         if process.poll() is not None:
@@ -84,14 +84,14 @@ def wait_until(true, process):
 
 
 def lines(run):
-    """The whole lines of metrics.jsonl; the last may still be on its way."""
+    """The complete lines of metrics.jsonl; the last one may still be being written."""
     file = Path(run, "metrics.jsonl")
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def metrics(run):
-    """All that must repeat: everything but the clock."""
+    """Everything that must be reproducible: all but the times."""
     read = lines(run)
     for line in read:
         assert line.pop("seconds") >= 0
@@ -107,7 +107,7 @@ def names(run):
 
 
 def contents(folder):
-    """Every file below, with its bytes and its time of change."""
+    """Every file below `folder`, with its bytes and modification time."""
     files = (f for f in Path(folder).rglob("*") if f.is_file())
     return {str(f): (f.read_bytes(), f.stat().st_mtime_ns) for f in files}
 

@@ -1,4 +1,4 @@
-"""hopmix bench: what it lists, refuses and writes. How fast anything is, is not for a test."""
+"""`hopmix bench`: what it lists, rejects and writes. Tests do not check speed."""
 
 import copy
 import json
@@ -50,9 +50,9 @@ def test_list_names_every_case_with_a_line():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["sdpaa"], "benchmark 'sdpaa' is not known; did you mean 'sdpa'?"),
-        (["glr_attention k^2"], "benchmark 'glr_attention k^2' is not known; did you mean 'glr_attention 2^k'?"),
-        (["train", "sdpa"], "benchmark 'train' is timed alone, without 'sdpa'"),
+        (["sdpaa"], "unknown benchmark 'sdpaa'; did you mean 'sdpa'?"),
+        (["glr_attention k^2"], "unknown benchmark 'glr_attention k^2'; did you mean 'glr_attention 2^k'?"),
+        (["train", "sdpa"], "benchmark 'train' must be timed alone, without 'sdpa'"),
         (["--length", "0"], "--length: Value 0 not in range 1 to 16777216"),
         (["--length", "64,x"], "--length: Value x not in range 1 to 16777216"),
         (["--threads", "0"], "--threads: Value 0 not in range 1 to 1024"),
@@ -62,17 +62,17 @@ def test_list_names_every_case_with_a_line():
         (["--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
         (["--plot", "p.svg", "--length", "64"], "--plot needs two lengths or more, but --length is 64"),
         (["--crossover", "--length", "64,64"], "--crossover needs two lengths or more, but --length is 64"),
-        (["--crossover", "--no-peers"], "--crossover is beside 'sdpa', which is not timed with --no-peers or 'long'"),
-        (["--crossover", "long"], "--crossover is beside 'sdpa', which is not timed with --no-peers or 'long'"),
-        (["--json", "p.svg", "--plot", "p.svg"], "--json and --plot are both 'p.svg'"),
-        (["train", "--length", "64"], "benchmark 'train' takes no --length"),
-        (["train", "--plot", "p.svg"], "benchmark 'train' takes no --plot"),
-        (["train", "--dtype", "bfloat16"], "benchmark 'train' takes no --dtype"),
-        (["train", "--backward"], "benchmark 'train' takes no --backward"),
-        (["gemm", "sdpa"], "benchmark 'gemm' is timed alone, without 'sdpa'"),
-        (["gemm", "--threads", "2"], "benchmark 'gemm' takes no --threads"),
-        (["decode", "sdpa"], "benchmark 'decode' is timed alone, without 'sdpa'"),
-        (["decode", "--forward"], "benchmark 'decode' takes no --forward"),
+        (["--crossover", "--no-peers"], "--crossover compares with 'sdpa', which is not timed with --no-peers or 'long'"),
+        (["--crossover", "long"], "--crossover compares with 'sdpa', which is not timed with --no-peers or 'long'"),
+        (["--json", "p.svg", "--plot", "p.svg"], "--json and --plot must differ, but both are 'p.svg'"),
+        (["train", "--length", "64"], "benchmark 'train' does not accept --length"),
+        (["train", "--plot", "p.svg"], "benchmark 'train' does not accept --plot"),
+        (["train", "--dtype", "bfloat16"], "benchmark 'train' does not accept --dtype"),
+        (["train", "--backward"], "benchmark 'train' does not accept --backward"),
+        (["gemm", "sdpa"], "benchmark 'gemm' must be timed alone, without 'sdpa'"),
+        (["gemm", "--threads", "2"], "benchmark 'gemm' does not accept --threads"),
+        (["decode", "sdpa"], "benchmark 'decode' must be timed alone, without 'sdpa'"),
+        (["decode", "--forward"], "benchmark 'decode' does not accept --forward"),
         (["decode", "--plot", "p.svg", "--length", "9"], "--plot needs two lengths or more, but --length is 9"),
         (["--json", "no/b.json"], "cannot write 'no/b.json': 'no' is not a folder"),
     ],
@@ -179,7 +179,7 @@ def test_lengths_crossover_and_picture():
 def test_what_is_too_long_for_a_peer_is_said():
     text = succeed("bench", "linear_recurrence", "--length", "8193", "--repetitions", "1", "--forward", "--width", "2",
                    "--json", "l.json")  # fmt: skip
-    assert "left out: dense_solve at T 8193 (memory grows with the square; timed up to 8192)" in text
+    assert "left out: dense_solve at T 8193 (memory grows quadratically; timed up to 8192)" in text
     report = json.loads(Path("l.json").read_text())
     assert [left["case"] for left in report["left_out"]] == ["dense_solve"]
     assert all(r["over_dense_solve"] is None for r in report["results"])
@@ -243,7 +243,7 @@ def test_training_tells_where_a_step_goes():
 
 
 def page(*reports):
-    """docs/performance.md of these reports."""
+    """The page that scripts/performance_page.py writes for these reports."""
     files = []
     for i, report in enumerate(reports):
         files.append(f"performance-{i}.json")

@@ -1,4 +1,4 @@
-"""What the program says of itself and of mistakes, on the command line and in a config: one line, exit code 2."""
+"""Help, versions, and errors on the command line and in configs: one line, exit code 2."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_info_names_the_engine_of_products(monkeypatch):
         assert now == name and {now, *rest} == {used, *others}
 
 
-# train says so where it comes to the first product, before the run has taken a step.
+# train reports it at the first product, before the run takes a step.
 @pytest.mark.parametrize("command", [["info"], ["train", "tiny.toml", "--quiet", "--set", "model.blocks=[{mixer='gla'}]"]])
 def test_an_unknown_engine_is_one_line(command, monkeypatch):
     monkeypatch.delitem(ENVIRONMENT, "HOPMIX_GEMM", raising=False)
@@ -67,14 +67,14 @@ def test_an_unknown_engine_is_one_line(command, monkeypatch):
         (["pattern", "windw(3)"], "pattern 'windw(3)': unknown name 'windw' at character 1; did you mean 'window'?"),
         (["pattern", "window(0)"], "pattern 'window(0)': argument at character 8: 0 must be at least 1"),
         (["pattern", "window("], "pattern 'window(': an argument is missing at character 8"),
-        (["pattern", "2^k", "-n", "-1"], "n -1 must be 0 to 2147483647"),
+        (["pattern", "2^k", "-n", "-1"], "n -1 must be from 0 to 2147483647"),
         (["pattern", "2^k", "--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
         (["pattern", "2^k", "--csr", "no/p.mtx"], "cannot write 'no/p.mtx': No such file or directory"),
         (["eval", "nowhere"], "'nowhere' is not a run directory"),
         (["eval", "tiny.toml"], "'tiny.toml' is not a run directory"),
         (["eval", "."], "'.' is not a run directory: config.toml is missing"),
         (["train", "."], "'.' is not a run directory: config.toml is missing"),
-        (["reproduce", "tabel1"], "reproduction 'tabel1' is not known; did you mean 'table1'?"),
+        (["reproduce", "tabel1"], "unknown reproduction 'tabel1'; did you mean 'table1'?"),
         (["reproduce", "no.toml"], "cannot read 'no.toml': No such file or directory"),
         (["reproduce", "sweep.toml", "--jobs", "0"], "--jobs: Value 0 not in range 1 to 1024"),
         (["reproduce", "tiny.toml"], "unknown key 'model'; known: title, note, reference, base, columns, rows, evaluations"),
@@ -116,15 +116,15 @@ def test_mixers_as_json_names_every_mixer():
         (
             "[model]",
             '[model]\npositions = "rope"\nmax_length = 9',
-            "model.max_length = 9: is for learned positions alone, here they are rope",
+            "model.max_length = 9: applies only to learned positions, not to rope",
         ),
         ("seed = 3", "seed = { a = 1 }", "seed = { a = 1 }: must be an integer"),
         ("seed = 3", 'seed = """\n3\n4"""', "seed = '''3 4''': must be an integer"),
         ("[model]\nwidth = 16", "[model]\nwidth = 15", "model.blocks.0: heads = 4: must divide the width, 15"),
         ('"copy"', '"cpoy"', "task.name = 'cpoy': must be a known task; did you mean 'copy'?"),
         ('name = "copy"\n', "", "task.name is missing: must be a string"),
-        ('name = "copy"', 'nmae = "copy"', "task.name is missing: is it 'nmae' by mistake?"),
-        ('"glr"', '"gr"', "model.blocks.0.mixer: mixer 'gr' is not known; did you mean 'glr'?"),
+        ('name = "copy"', 'nmae = "copy"', "task.name is missing: is 'nmae' a typo?"),
+        ('"glr"', '"gr"', "model.blocks.0.mixer: unknown mixer 'gr'; did you mean 'glr'?"),
         ('mixer = "glr"\n', "", "model.blocks.0.mixer is missing: must be a string"),
         (
             '"2^k"',
@@ -164,8 +164,8 @@ def test_a_config_that_cannot_be_read():
 @pytest.mark.parametrize(
     "setting, message",
     [
-        ("steps", "--set steps: must read key=value, such as train.steps=100"),
-        ("=3", "--set =3: must read key=value, such as train.steps=100"),
+        ("steps", "--set steps: must have the form key=value, such as train.steps=100"),
+        ("=3", "--set =3: must have the form key=value, such as train.steps=100"),
         ("train.step=3", "unknown key 'train.step'; did you mean 'steps'?"),
         ("train.steps=many", "train.steps = 'many': must be an integer"),
         ("train=3", "train = 3: must be a table"),

@@ -1,4 +1,4 @@
-"""Kill, Ctrl-C, a full disk, damaged files: what is lost, what is said, and that going on gives the same numbers."""
+"""Kill, Ctrl-C, a full disk, damaged files: what is lost, what is reported, and that resuming gives the same numbers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LONG = ["--set", "train.steps=200"]
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """Metrics of 200 steps that nothing disturbed."""
+    """Metrics of 200 uninterrupted steps."""
     folder = tmp_path_factory.mktemp("unbroken")
     (folder / "tiny.toml").write_text(TINY)
     succeed("train", "tiny.toml", "--out", "run", "--quiet", *LONG, cwd=folder)
@@ -73,7 +73,7 @@ def test_interrupt_saves_and_prints_the_command_that_goes_on(number, unbroken):
     assert process.returncode == 130
     assert stdout == ""
     said = stderr.splitlines()[-2:]
-    assert said[0] == f"stopped and saved at step {step(run)}; go on with"
+    assert said[0] == f"stopped and saved at step {step(run)}; continue with"
     assert 2 < step(run) < 200
     assert names(run) == RUN_FILES
 
@@ -85,7 +85,7 @@ def test_interrupt_saves_and_prints_the_command_that_goes_on(number, unbroken):
 
 
 def stopped_run(run):
-    """A run of 200 steps that Ctrl-C stopped; the step it stands at."""
+    """Stops a run of 200 steps with Ctrl-C; returns the step it reached."""
     process = start("train", "tiny.toml", "--out", run, "--quiet", *LONG)
     assert wait_until(lambda: len(lines(run)) > 2, process)
     process.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def stopped_run(run):
 
 
 def full_disk(limit):
-    """A limit on the size of a file stands in for a full disk: writes past it fail."""
+    """Simulates a full disk with a limit on file size: writes past it fail."""
 
     def prepare():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -139,7 +139,7 @@ def test_missing_and_damaged_checkpoints_are_one_line(command):
     file = f"run/{stem}.safetensors"
 
     def message(name, change):
-        """What is said when one file is changed; None removes it."""
+        """The error after changing one file; None removes it."""
         for restored in RUN_FILES:
             Path("run", restored).write_bytes(fresh[restored])
         changed = change(fresh[name])
@@ -154,7 +154,7 @@ def test_missing_and_damaged_checkpoints_are_one_line(command):
     assert f"'{file}'" in message(tensors, lambda b: b"\xff" * 8 + b[8:])
     assert message("state.json", lambda b: b'{"st') == "'run/state.json' is damaged: it must hold {\"step\": N}"
     assert message("state.json", lambda b: b'{"step": 9}') == (
-        "'run/model.safetensors' is not of step 9, which state.json names"
+        "'run/model.safetensors' is not from step 9, the step in state.json"
     )
     assert message("config.toml", lambda _: None).endswith("config.toml is missing")
     if command == ["eval"]:

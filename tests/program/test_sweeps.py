@@ -1,4 +1,4 @@
-"""`hopmix reproduce`: a table of runs, trained once, stopped and gone on with, and whose failures are named."""
+"""`hopmix reproduce`: trains a table of runs once, can be stopped and continued, and names failed runs."""
 
 import fcntl
 import json
@@ -75,14 +75,14 @@ def test_reproduce_fills_a_table_once():
     before = contents("runs")
     again = hopmix(*arguments)
     assert again.returncode == 0
-    assert again.stderr == "Two by two: 8 runs, 8 done before\n"
+    assert again.stderr == "Two by two: 8 runs, 8 already done\n"
     assert contents("runs") == before, "nothing is trained twice"
     assert json.loads(Path("results/sweep.json").read_text()) == table
     assert json.loads(succeed(*arguments, "--no-plot", "--json")) == table
 
     assert refuse(*arguments, "--set", "train.steps=6") == (
-        "'runs/sweep/copy/attention/seed-0' is of another config (train.steps: 5 in "
-        "runs/sweep/copy/attention/seed-0/config.toml, 6 in this table); remove it, or give --runs another folder"
+        "'runs/sweep/copy/attention/seed-0' was created with a different config (train.steps: 5 in "
+        "runs/sweep/copy/attention/seed-0/config.toml, 6 in this table); remove it, or choose another folder with --runs"
     )
     assert contents("runs") == before
 
@@ -112,7 +112,7 @@ def test_trained_models_are_evaluated_otherwise():
     Path("second.toml").write_text(text + EVALUATION.replace("task.queries=1", "model.width=8"))
     message = refuse("reproduce", "second.toml", "--runs", "other")
     assert message == (
-        "evaluations.0.set: makes another model than 'attention' trains, and its weights would not fit"
+        "evaluations.0.set: describes a different model than 'attention' trains; its weights would not fit"
     )
     assert not Path("other").exists(), "a mistake shows before anything is trained"
 
@@ -120,15 +120,15 @@ def test_trained_models_are_evaluated_otherwise():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["sweep.toml", "--draws", "2"], "--draws has no meaning for sweep.toml: it is for theorem"),
-        (["theorem", "--seeds", "2"], "--seeds has no meaning for theorem: nothing is trained"),
-        (["sweep.toml", "--set", "seed=1"], "--set seed=1: seeds are counted by --seeds"),
+        (["sweep.toml", "--draws", "2"], "--draws does not apply to sweep.toml: it is for theorem"),
+        (["theorem", "--seeds", "2"], "--seeds does not apply to theorem: it trains nothing"),
+        (["sweep.toml", "--set", "seed=1"], "--set seed=1: use --seeds to choose the number of seeds"),
         (
             ["sweep.toml", "--set", "threads=2"],
-            "--set threads=2: a run has one thread; --jobs says how many run at a time",
+            "--set threads=2: each run uses one thread; use --jobs to run several at once",
         ),
-        (["propositions", "--seeds", "2"], "--seeds has no meaning for propositions: nothing is trained"),
-        (["propositions", "--no-plot"], "--no-plot has no meaning for propositions: nothing is trained"),
+        (["propositions", "--seeds", "2"], "--seeds does not apply to propositions: it trains nothing"),
+        (["propositions", "--no-plot"], "--no-plot does not apply to propositions: it trains nothing"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(arguments, message):
@@ -148,7 +148,7 @@ def test_a_cell_that_fails_is_named():
     done = hopmix("reproduce", "sweep.toml", "--no-plot", "--set", "train.lr=1e30")
     assert (done.returncode, done.stdout) == (2, "")
     progress, message = done.stderr.splitlines()
-    assert progress == "Two by two: 4 runs, 0 done before"
+    assert progress == "Two by two: 4 runs, 0 already done"
     assert re.fullmatch(
         r"hopmix: runs/sweep/copy/attention/seed-0: step \d: the gradient is not finite \(loss \S+\); "
         r"lower train\.lr, or train\.clip",
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written():
 
 
 def screen(written, width):
-    """The lines that a terminal shows after `written`."""
+    """The lines a terminal shows after printing `written`."""
     rows, row, column, wraps = [""], 0, 0, True
     for token in re.findall(r"\x1b\[\??\d*[A-Za-z]|[\s\S]", written):
         if token in ("\x1b[?7l", "\x1b[?7h"):
@@ -223,7 +223,7 @@ def test_a_cell_that_is_killed_is_named():
     os.kill(child, signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout) == (2, "")
-    assert stderr.splitlines()[-1] == f"hopmix: {run}: ended by signal 9"
+    assert stderr.splitlines()[-1] == f"hopmix: {run}: killed by signal 9"
 
 
 def test_reproduce_goes_on_after_an_interrupt():
@@ -236,6 +236,6 @@ def test_reproduce_goes_on_after_an_interrupt():
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr.splitlines()[-1] == "stopped; every run was saved. Go on with the same command."
+    assert stderr.splitlines()[-1] == "stopped; every run was saved. Run the same command to continue."
     assert not Path("results/sweep.json").exists()
     assert json.loads(succeed(*arguments, "--json")) == whole

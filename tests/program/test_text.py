@@ -1,4 +1,4 @@
-"""Text: the task, `hopmix tokenizer` and `hopmix generate`, from files to what a model says."""
+"""Text: the task, `hopmix tokenizer` and `hopmix generate`, from files to generated text."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def test_bits_per_byte_of_the_held_out_text(run):
 
 
 def test_training_learns_what_evaluation_does_not_see():
-    """Other letters held out: a model that learns to say `a` alone fails on `b`."""
+    """The held-out text has other letters: a model that learns to predict only `a` fails on `b`."""
     Path("train.txt").write_text("a" * 5000)
     Path("valid.txt").write_text("b" * 5000)
     train("run", "--set", "train.lr=1e-2", "--set", "train.steps=40", config="text.toml")
@@ -92,7 +92,7 @@ def test_subwords():
     assert json.loads(succeed("eval", "run", "--json")) == {**written, "step": 12}
     assert contents("cache") == before, "tokens are made once"
 
-    # Its own tokenizer is enough to generate; with another one it must not go on.
+    # The run's own tokenizer suffices to generate; the run must not resume with a different one.
     Path("x.model").unlink()
     Path("train.txt").unlink()
     assert json.loads(succeed("generate", "run", "--prompt", "the king", "--json"))["tokens"] == 200
@@ -100,12 +100,12 @@ def test_subwords():
     subwords("--type", "bpe")
     message = refuse("train", "run", "--resume", "--quiet")
     assert message == (
-        "cannot resume, 'run/tokenizer.model' is not what this config names: it changed since the run began"
+        "cannot resume, 'run/tokenizer.model' differs from the file that this config names: that file changed after the run began"
     )
 
 
 def test_packed_documents():
-    """Trained, resumed, evaluated on another length, and its config read back, separator and all."""
+    """Trains, resumes, evaluates at another length, and reads the config back, including the separator."""
     settings = ("--set", "task.documents=separated", "--set", 'task.separator=".\\n"')
     train("run", *settings, config="text.toml")
     written = metrics("run")[-1]["eval"]
@@ -119,14 +119,14 @@ def test_packed_documents():
     assert metrics("plain") != metrics("run")
     message = refuse("train", "text.toml", "--set", "task.documents=separated", "--set", "task.separator=never said")
     assert message == (
-        "task.separator = 'never said': must stand between documents, but nowhere does in the text to train on"
+        "task.separator = 'never said': must separate documents, but does not occur in the training text"
     )
     message = refuse("train", "text.toml", "--set", "task.seperator=x")
     assert message == "unknown key 'task.seperator'; did you mean 'separator'?"
 
 
 def test_generate_ends_with_the_document():
-    """A model that has learnt one short line says it, its end, and no more."""
+    """A model that has learned one short line produces it and its end, and no more."""
     line = "the king says no\n"
     Path("train.txt").write_text(prose(60, 1) + line * 300)
     Path("valid.txt").write_text(line * 20)
@@ -144,7 +144,7 @@ def test_generate_ends_with_the_document():
 
 def test_a_text_that_is_not_there():
     message = refuse("train", "text.toml", "--set", "task.path=none.txt")
-    assert message == "task.path = 'none.txt': must be a file or a folder of text; there is none"
+    assert message == "task.path = 'none.txt': must be a file or folder of text, but does not exist"
     message = refuse("train", "text.toml", "--set", "task.tokenizer=train.txt")
     assert message == "task.tokenizer = 'train.txt': is not a SentencePiece model"
     assert not Path("runs").exists()
@@ -167,7 +167,7 @@ def test_tokenizer_there_and_back():
 
 def test_tokenizer_errors():
     base = ("tokenizer", "train", "--output", "x.model")
-    assert refuse(*base, "--input", "none") == "--input = 'none': must be a file or a folder of text; there is none"
+    assert refuse(*base, "--input", "none") == "--input = 'none': must be a file or folder of text, but does not exist"
     for vocabulary in ("-5", "200", "100000"):
         message = refuse(*base, "--input", "train.txt", "--vocabulary", vocabulary)
         assert message.startswith(f"vocabulary = {vocabulary}: "), message
@@ -215,7 +215,7 @@ def test_seeds_greedy_and_limits(run):
 
 
 def test_output_is_always_utf8(run):
-    """An untrained model says any bytes; none of them reach the terminal as they are."""
+    """An untrained model produces arbitrary bytes; no invalid ones reach the terminal."""
     done = subprocess.run(
         [HOPMIX, "generate", "run", "--prompt", "x", "--temperature", "5", "--tokens", "400"],
         capture_output=True,
@@ -228,12 +228,12 @@ def test_output_is_always_utf8(run):
 def test_generate_refuses_in_one_line(run):
     train("copy")
     assert refuse("generate", "copy", "--prompt", "x") == (
-        "'copy' was trained on the task 'copy': only a run of the task 'text' can generate"
+        "'copy' was trained on the task 'copy': must be a run of the task 'text'"
     )
     assert refuse("generate", "none", "--prompt", "x") == "'none' is not a run directory"
-    assert refuse("generate", "run", "--prompt", "") == "prompt = '': must hold at least one token"
-    assert refuse("generate", "run", "--prompt", b"caf\xe9") == "prompt: must be UTF-8, which byte 3 is not"
-    assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "--stop: must be UTF-8, which it is not"
+    assert refuse("generate", "run", "--prompt", "") == "prompt = '': must contain at least one token"
+    assert refuse("generate", "run", "--prompt", b"caf\xe9") == "prompt: must be UTF-8, but byte 3 is invalid"
+    assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "--stop: must be valid UTF-8"
     assert refuse("generate", "run", "--prompt", "x", "--tokens", "0") == "tokens = 0: must be at least 1"
     assert refuse("generate", "run", "--prompt", "x", "--top-p", "0") == "top_p = 0: must be above 0 and at most 1"
     assert refuse("generate", "run", "--prompt", "x", "--temperature", "-1") == (
@@ -294,14 +294,14 @@ def test_prompts_refused_in_one_line(run):
         Path("p.txt").write_bytes(content)
         return refuse("generate", "run", "--prompts", "p.txt", *arguments)
 
-    assert refused(b"a\n\nb\n") == "--prompts: line 2 of 'p.txt' is empty: each must be a prompt"
-    assert refused(b"") == "--prompts: 'p.txt' holds no line"
-    assert refused(b"a\ncaf\xe9\n") == "--prompts: line 2 of 'p.txt' must be UTF-8, which its byte 3 is not"
+    assert refused(b"a\n\nb\n") == "--prompts: line 2 of 'p.txt' is empty: each line must hold a prompt"
+    assert refused(b"") == "--prompts: 'p.txt' has no lines"
+    assert refused(b"a\ncaf\xe9\n") == "--prompts: line 2 of 'p.txt' must be UTF-8, but byte 3 is invalid"
     assert "none.txt" in refuse("generate", "run", "--prompts", "none.txt")
     assert refused(b"a\n", "--batch", "0") == "--batch = 0: must be at least 1"
     assert refused(b"a\n", "--tokens", "0") == "tokens = 0: must be at least 1"
-    assert refused(b"a\n", "--prompt", "b") == "--prompt: must be left out where there is --prompts"
-    assert refused(b"a\n", "--save-state", "s") == "--save-state: is of one text, not of those of --prompts"
+    assert refused(b"a\n", "--prompt", "b") == "--prompt: cannot be combined with --prompts"
+    assert refused(b"a\n", "--save-state", "s") == "--save-state: saves a single text and cannot be combined with --prompts"
     assert "--prompts" in refuse("generate", "run", "--prompt", "x", "--batch", "3")
     for name in ("--prompts", "--load-state", "--save-state"):  # an unset variable of a shell
         assert refuse("generate", "run", "--prompt", "x", name, "") == f"{name} = '': must name a file"
@@ -314,10 +314,10 @@ def test_a_prompt_that_does_not_fit_is_an_error_of_its_own():
     Path("p.txt").write_text("x\n" + "y" * 25 + "\nz\n")
     done = hopmix("generate", "run", "--prompts", "p.txt", "--tokens", "5", "--json")
     assert done.returncode == 2
-    reason = "prompt: has 25 tokens, and the model's table of learned positions holds 24 (model.max_length)"
+    reason = "prompt: has 25 tokens, but the model's table of learned positions holds 24 (model.max_length)"
     errors = done.stderr.splitlines()
     assert errors[0] == f"line 2: {reason}" and len(errors) == 3
-    assert errors[2] == "hopmix: 1 of 3 texts ended in an error, the first of line 2"
+    assert errors[2] == "hopmix: 1 of 3 texts failed, the first on line 2"
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line.get("error") for line in lines] == [None, reason, None]
     assert [line["tokens"] for line in lines] == [5, 0, 5]
@@ -341,9 +341,9 @@ def test_a_saved_state_goes_on(run):
     assert contents("run") == before
     train("other", "--set", "seed=5", config="text.toml")
     message = refuse("generate", "other", "--load-state", "s.safetensors")
-    assert message.startswith("'s.safetensors' is the state of another model: of ")
+    assert message.startswith("'s.safetensors' was saved by a different model: fingerprint ")
     assert refuse("generate", "run", "--load-state", "run/model.safetensors") == (
-        "'run/model.safetensors' is not a state that hopmix saved"
+        "'run/model.safetensors' is not a hopmix state file"
     )
     assert "none.safetensors" in refuse("generate", "run", "--load-state", "none.safetensors")
 
@@ -351,7 +351,7 @@ def test_a_saved_state_goes_on(run):
 def test_a_prompt_longer_than_the_table_of_positions():
     train("run", "--set", "model.positions=learned", config="text.toml")
     table = "the model's table of learned positions holds 24 (model.max_length)"
-    assert refuse("generate", "run", "--prompt", "x" * 25, "--tokens", "1") == f"prompt: has 25 tokens, and {table}"
+    assert refuse("generate", "run", "--prompt", "x" * 25, "--tokens", "1") == f"prompt: has 25 tokens, but {table}"
     assert refuse("generate", "run", "--prompt", "x" * 20, "--tokens", "6") == (
         f"tokens = 6: must be at most 5 after a prompt of 20: {table}"
     )

@@ -1,4 +1,4 @@
-"""`hopmix reproduce theorem`: the constructed block answers what Theorem 3.3 says, and float32 ends where it must."""
+"""`hopmix reproduce theorem`: the constructed block answers as Theorem 3.3 states, and float32 fails where it must."""
 
 import json
 

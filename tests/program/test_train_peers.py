@@ -1,4 +1,4 @@
-"""scripts/train_peers.py: that both sides train the same model. How fast they are is not for a test."""
+"""scripts/train_peers.py: both sides train the same model. Tests do not check speed."""
 
 import json
 import subprocess
@@ -75,10 +75,10 @@ def test_another_mixer_is_beside_attention_of_its_sizes():
     "arguments, message",
     [
         (["none.toml"], "'none.toml' is not a file"),
-        (["config.toml", "--warm-up", "40"], "--warm-up 40: must be from 0 to less than --steps, 40"),
+        (["config.toml", "--warm-up", "40"], "--warm-up 40: must be at least 0 and below --steps, 40"),
         (["config.toml", "--rounds", "0"], "--rounds 0: must be at least 1"),
         (["config.toml", "--json", "no/p.json"], "--json: 'no' is not a folder"),
-        (["tiny.toml"], "'tiny.toml' must be of the task text with bytes as tokens and no documents, so that the peers can read it"),
+        (["tiny.toml"], "'tiny.toml' must use the task text with bytes as tokens and without documents, which is what the peers support"),
         (["config.toml", "--set", "model.wdith=3"], "hopmix: unknown key 'model.wdith'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`hopmix train` and `hopmix eval`: what a run directory holds, that numbers repeat, that scores agree."""
+"""`hopmix train` and `hopmix eval`: the contents of a run directory, reproducible numbers, consistent scores."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_json_and_quiet():
 def test_a_run_that_exists_is_left_alone():
     train("run")
     before = contents("run")
-    taken = "'run' exists: --resume goes on with it, --out DIR trains elsewhere"
+    taken = "'run' exists: use --resume to continue it, or --out DIR to train elsewhere"
     assert refuse("train", "tiny.toml", "--out", "run", "--quiet") == taken
     assert refuse("train", "run", "--quiet") == taken
     assert contents("run") == before
@@ -149,7 +149,7 @@ def test_eval_with_other_settings():
     assert more["asked"] == 2 * trained["asked"]
     assert json.loads(succeed("eval", "run", "--json", "--set", "seed=9"))["loss"] != trained["loss"]
     assert refuse("eval", "run", "--set", "model.width=8") == (
-        "'run/model.safetensors': 'embedding' is [5, 16], the model's is [5, 8]"
+        "'run/model.safetensors': 'embedding' is [5, 16], but the model has [5, 8]"
     )
 
 
@@ -174,7 +174,7 @@ def test_eval_at_other_lengths():
 
 
 def test_eval_of_a_mix_of_sizes():
-    """A batch has one size; a run on a few evaluates on others."""
+    """A batch has one size; a run trained on some sizes can be evaluated on others."""
     mqar = TINY.replace('"copy"\nm = 6', '"mqar"\nvocabulary = 64\nsizes = "16:4*2, 32:8"')
     Path("mqar.toml").write_text(mqar.replace("width = 16", 'width = 16\npositions = "none"'))
     written = json.loads(train("run", "--json", "--set", "train.eval_batches=16", config="mqar.toml"))

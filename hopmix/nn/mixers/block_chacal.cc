@@ -22,7 +22,7 @@ Tensor BlockChacal::forward(const Tensor& x, Context& context) {
 State BlockChacal::initial_state(int64_t batch) const {
   State state;
   init_token_shift(config_, batch, options(), state);
-  // Of the open block; of finished blocks; what the open block reads of them (0 or 1 entry).
+  // Entries of the open block; of finished blocks; of what the open block reads from them (0 or 1).
   for (const char* name : {"k", "w", "block_k", "block_w", "read_k", "read_w"}) {
     state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
   }
@@ -40,7 +40,7 @@ Tensor BlockChacal::step(const Tensor& x, State& state, Context&) {
     kept["read_k"] = token_sum(weights, kept["block_k"]).unsqueeze(1);
     kept["read_w"] = token_sum(weights, kept["block_w"]).unsqueeze(1);
   }
-  // The summary is one more token of the past, in front.
+  // The summary is one more past token, in front.
   const Tensor keys = torch::cat({kept["read_k"], kept["k"], qkv[1]}, 1);
   const Tensor past = torch::cat({kept["read_w"], kept["w"]}, 1);
   const auto [w, mix] = chacal_step(token_softmax(q, keys), past, qkv[2].squeeze(1), config_.gamma);

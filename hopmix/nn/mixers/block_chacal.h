@@ -1,4 +1,5 @@
-// ChaCAL inside blocks, one summary a block across them: time O(T^(4/3)) with blocks of T^(1/3).
+// ChaCAL inside blocks, with one summary per block across them: time O(T^(4/3)) with blocks of
+// T^(1/3).
 #pragma once
 
 #include "hopmix/nn/linear.h"
@@ -7,11 +8,11 @@
 namespace hopmix::nn {
 
 struct BlockChacalConfig : ChacalConfig {
-  int64_t block = 16;  // tokens a block
+  int64_t block = 16;  // tokens per block
 };
 
-/// ops::block_chacal (its definition). A finished block leaves one key and one value; the open one
-/// keeps k and w of its tokens, and what it read of the earlier blocks at its first token.
+/// See ops::block_chacal for the definition. A finished block leaves one key and one value; the
+/// open block keeps k and w of its tokens, and what its first token read from the earlier blocks.
 class BlockChacal : public Mixer {
  public:
   explicit BlockChacal(const BlockChacalConfig& config);

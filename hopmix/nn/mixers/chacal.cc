@@ -66,7 +66,7 @@ Tensor Chacal::step_each(const Tensor& x, std::span<State* const> states, std::s
 }
 
 Tensor Chacal::prefill(const Tensor& x, State& state, Context& context) {
-  // The operator begins with an empty past.
+  // The operator requires an empty past.
   if (state.position > 0) return Mixer::prefill(x, state, context);
   const std::vector<Tensor> qkv =
       project_qkv(qkv_, config_, shift_more_tokens(config_, x, state), 0);

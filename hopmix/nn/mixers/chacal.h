@@ -8,15 +8,15 @@
 namespace hopmix::nn {
 
 struct ChacalConfig : HeadsConfig {
-  double gamma = 0.9;  // the share passed on at each hop, in [0, 1); 0 is attention
+  double gamma = 0.9;  // the fraction passed on at each hop, in [0, 1); 0 is attention
 };
 
 /// Reads `gamma`.
 double read_gamma(config::Table& table, double fallback);
 
 /// Y = (1 - gamma) A (I - gamma A)^{-1} V with A causal softmax attention, self included: a token
-/// reads the values of all chains of reads that end in it. With W = (I - gamma A)^{-1} V,
-/// w_i = v_i + gamma sum_j A_ij w_j and y_i = (1 - gamma) sum_j A_ij w_j: k and w are cached.
+/// reads the values at the ends of all chains of reads. With W = (I - gamma A)^{-1} V, w_i = v_i +
+/// gamma sum_j A_ij w_j and y_i = (1 - gamma) sum_j A_ij w_j: k and w are cached.
 class Chacal : public Mixer {
  public:
   explicit Chacal(const ChacalConfig& config);
@@ -30,7 +30,7 @@ class Chacal : public Mixer {
   int64_t state_bytes(int64_t t) const override;
 
  private:
-  Tensor mix(const std::vector<Tensor>& qkv, State& state);  // of one token, -> [B,width]
+  Tensor mix(const std::vector<Tensor>& qkv, State& state);  // one token -> [B,width]
 
   ChacalConfig config_;
   Past past_;

@@ -8,7 +8,7 @@
 namespace hopmix::nn {
 namespace {
 
-constexpr int64_t kBits = 31;  // of an edge's length: cols are int32
+constexpr int64_t kBits = 31;  // bits of an edge's length, since cols are int32
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Chimera::Projections Chimera::project(const Tensor& input) {
 }
 
 Tensor Chimera::edge_steps(const Tensor& lengths) const {
-  // Bits of a length; exact, since int32 fits a double.
+  // The number of bits of a length; exact, because a double holds any int32.
   const Tensor bits = std::get<1>(torch::frexp(lengths.to(torch::kFloat64))).to(torch::kInt64);
   return torch::softplus(edges_).index_select(0, bits - 1);
 }
@@ -65,7 +65,7 @@ Chimera::Edges Chimera::edges(int64_t time, const Packing& packing) {
     length_ = length;
   }
   if (!packing) return of_text_;
-  // A sequence has the first of them, as many as its own rows hold.
+  // A sequence uses the first edges, as many as its own rows contain.
   const Tensor counts = row_ptr_.index_select(0, torch::tensor(packing.lengths(), torch::kInt64));
   const Tensor ends = counts.cumsum(0);
   const Tensor start = torch::repeat_interleave(packing.starts(), counts);
@@ -94,7 +94,7 @@ Tensor Chimera::forward(const Tensor& x, Context& context) {
 }
 
 Tensor Chimera::prefill(const Tensor& x, State& state, Context& context) {
-  // The operator begins with an empty past.
+  // The operator requires an empty past.
   if (state.position > 0) return Mixer::prefill(x, state, context);
   const Projections p = project(shift_more_tokens(config_, x, state));
   const Tensor states = solve(p);

@@ -1,5 +1,5 @@
 // Chimera (Lahoti et al. 2025, arXiv 2510.12111) on a directed acyclic graph: a state-space model
-// whose states walk along the edges of any pattern, dag(file) among them.
+// whose states propagate along the edges of any pattern, including dag(file).
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -11,18 +11,18 @@ namespace hopmix::nn {
 
 struct ChimeraConfig : HeadsConfig {
   std::string pattern = "k^2+1";
-  int64_t state = 16;  // rows of a head's state
+  int64_t state = 16;  // rows of the state per head
 };
 
-/// z, x, B, C and two step sizes a head are maps of the input; for each head, over the edges j -> i
-/// of the pattern,
+/// z, x, B, C and two step sizes per head are maps of the input. For each head, over the edges
+/// j -> i of the pattern,
 ///   S_i = sum_j A_ij S_j + dt_i B_i x_i^T,  y_i = C_i S_i + D x_i,
 ///   A_ij = e^{-(dt_i + ds_j + de_ij) / 3} / (number of edges into i),
 /// so that S = (I - A)^{-1} (dt B x^T), the resolvent of the graph; then RMSNorm(y SiLU(z)) and the
-/// output map. dt and ds are softplus(map + bias); de, the paper's step size of an edge, is
-/// softplus of a parameter for each number of bits of i - j, the one feature that edges have here.
-/// Rows of A sum to less than 1: states stay bounded on every graph. B and C are common to all
-/// heads. Step sizes begin log-uniform in [1e-3, 1e-1], and D = 1.
+/// output map. dt and ds are softplus(map + bias). de, the paper's step size of an edge, is
+/// softplus of a parameter per number of bits of i - j, the only feature of an edge here. Rows of A
+/// sum to less than 1, so states stay bounded on every graph. B and C are shared by all heads. Step
+/// sizes are initialized log-uniform in [1e-3, 1e-1], and D to 1.
 class Chimera : public Mixer {
  public:
   explicit Chimera(const ChimeraConfig& config);
@@ -42,12 +42,12 @@ class Chimera : public Mixer {
     Tensor to, from;  // dt, ds [B,T,H]
   };
   Projections project(const Tensor& input);
-  /// Of every edge, in the order of the pattern's rows.
+  /// For every edge, in the order of the pattern's rows.
   struct Edges {
     Tensor targets, sources;  // i, j of j -> i in a row of tokens
     Tensor lengths, shares;   // i - j, number of edges into i
   };
-  /// The edges of the sequences in a row of `time` tokens.
+  /// The edges of the sequences packed in a row of `time` tokens.
   Edges edges(int64_t time, const Packing& packing);
   /// The states [B,T,H,state,D] of whole sequences.
   Tensor solve(const Projections& p, const Packing& packing = {});
@@ -61,7 +61,7 @@ class Chimera : public Mixer {
   Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;
   Tensor bias_, edges_, d_;  // [2,H], [bits,H], [H]
-  int64_t length_ = -1;      // of the text that these are for
+  int64_t length_ = -1;      // length of the text that these belong to
   Tensor row_ptr_, cols_;
   Edges of_text_;
 };

@@ -12,7 +12,7 @@ constexpr int64_t kPiece = 64;
 
 namespace {
 
-// How tokens lie in pieces, of which each sequence begins its own.
+// Divides tokens into pieces; each sequence starts a new piece.
 class Pieces {
  public:
   Pieces(int64_t time, const Packing& packing)
@@ -30,7 +30,7 @@ class Pieces {
     places_ = packing.positions(time) + torch::repeat_interleave(firsts * size, lengths, 0, time);
   }
 
-  /// [B,T,E] -> [B,a_row,size,E], zeros where no token is.
+  /// [B,T,E] -> [B,a_row,size,E], zero-padded.
   Tensor lay_out(const Tensor& u) const {
     const int64_t batch = u.size(0), width = u.size(2), all = a_row * size;
     if (places_.defined()) {
@@ -42,7 +42,7 @@ class Pieces {
     return torch::cat({u, padding}, 1).view({batch, a_row, size, width});
   }
 
-  /// [B,a_row * size,E] -> [B,T,E], the tokens in their order.
+  /// [B,a_row * size,E] -> [B,T,E], tokens in order.
   Tensor take_up(const Tensor& y, int64_t time) const {
     return places_.defined() ? y.index_select(1, places_) : y.narrow(1, 0, time);
   }
@@ -73,8 +73,8 @@ std::pair<Tensor, Tensor> DiagonalSsm::rates() const {
   return {rate, as_state(c_) * torch::expm1(rate) / a};
 }
 
-// With k_l = sum_s w_s exp(l rate_s): y = (the lower triangle of k_{t-s}) u inside a piece, plus
-// what the state before it, which every token of earlier pieces has entered, has become by then.
+// With k_l = sum_s w_s exp(l rate_s): inside a piece, y = (the lower triangle of k_{t-s}) u, plus
+// the decayed state from before the piece, which contains every token of earlier pieces.
 Tensor DiagonalSsm::convolve(const Tensor& u, const Packing& packing) const {
   const int64_t batch = u.size(0), time = u.size(1), width = u.size(2), states = config_.state;
   const Pieces layout(time, packing);
@@ -134,7 +134,7 @@ Tensor DiagonalSsm::step(const Tensor& x, State& state, Context&) {
   return out_(torch::gelu(y).to(x.scalar_type()));
 }
 
-// Piece by piece: what its own tokens give, and what is left of the state before it.
+// Piece by piece: the contribution of its own tokens, and what remains of the state before it.
 Tensor DiagonalSsm::prefill(const Tensor& x, State& state, Context&) {
   const Tensor all = as_state(value_(shift_more_tokens(shift(), x, state)));
   const auto [rate, weights] = rates();

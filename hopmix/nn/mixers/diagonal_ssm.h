@@ -7,15 +7,15 @@
 namespace hopmix::nn {
 
 struct DiagonalSsmConfig {
-  int64_t width = 64;       // of the model
-  int64_t state = 16;       // S numbers a channel
+  int64_t width = 64;       // model width
+  int64_t state = 16;       // S, numbers per channel
   bool token_shift = true;  // the value map sees concat(x_i, x_{i-1})
 };
 
 /// For channel e of u = W_v x, with A_s = -(1 .. S) and a step dt_e, by zero-order hold,
 ///   h_t[s] = exp(dt A_s) h_{t-1}[s] + (exp(dt A_s) - 1) / A_s u_t,  y_t = C_e . h_t + D_e u_t,
-/// and out = W_out GELU(y). dt begins log-uniform in [0.001, 0.1], C normal, D as 1. A pass is
-/// matrix products on pieces of 64 tokens and a linear recurrence across them.
+/// and out = W_out GELU(y). dt is initialized log-uniform in [0.001, 0.1], C normal, D to 1. A pass
+/// consists of matrix products on pieces of 64 tokens and a linear recurrence across them.
 class DiagonalSsm : public Mixer {
  public:
   explicit DiagonalSsm(const DiagonalSsmConfig& config);
@@ -28,7 +28,7 @@ class DiagonalSsm : public Mixer {
   bool same_step_anywhere() const override { return true; }
 
  private:
-  /// dt A_s, and what C_s weighs h_s with when u itself is added to it: each [E,S].
+  /// dt A_s, and the weight of h_s under C when u itself is added to it: each [E,S].
   std::pair<Tensor, Tensor> rates() const;
 
   /// u [B,T,E] -> C . h of every token.

@@ -40,7 +40,7 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
   const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
   Tensor y;
   if (with_self > 0) {
-    // One pass for both selections: one position more holds the earlier ones.
+    // One pass serves both selections: one more position yields the strictly earlier ones.
     const int64_t kappa = earlier > 0 ? std::max(with_self, earlier + 1) : with_self;
     std::tie(y, cache.with_self.indices) = ops::attention_topk(
         qkv[0], qkv[1], qkv[2], kappa, {}, /*include_self=*/true, packing.cu_seqlens());
@@ -123,7 +123,7 @@ Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, t + time).transpose(1, 2);
   };
-  // Token i of the new ones reads up to t + i; from an empty past that is the causal mask.
+  // New token i reads up to t + i; with an empty past that is the causal mask.
   std::optional<Tensor> mask;
   if (t > 0) mask = torch::ones({time, t + time}, torch::kBool).tril(t);
   const Tensor y = torch::scaled_dot_product_attention(

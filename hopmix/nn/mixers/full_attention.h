@@ -1,5 +1,5 @@
-// Causal softmax attention (Vaswani et al. 2017), which may publish its cache and its best
-// positions for later layers to read.
+// Causal softmax attention (Vaswani et al. 2017). It can publish its cache and its best positions
+// for later layers.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 namespace hopmix::nn {
 
 struct FullAttentionConfig : HeadsConfig {
-  int64_t kv_heads = 4;    // heads is a multiple: query heads in a row share keys and values
-  int64_t key_width = 16;  // of a head's q, k and v
-  std::string mem = "";    // the name to publish under; none if empty
+  int64_t kv_heads = 4;    // divides heads; consecutive query heads share keys and values
+  int64_t key_width = 16;  // width of a head's q, k and v
+  std::string mem = "";    // name to publish under; empty publishes nothing
   std::shared_ptr<Publication> publication = nullptr;  // what is published
 };
 
 /// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by ops::attention, or by
-/// attention_topk where a reader of the publication wants the selection.
+/// attention_topk if a reader of the publication needs the selection.
 class FullAttention : public Mixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);
@@ -35,9 +35,9 @@ class FullAttention : public Mixer {
 
  private:
   std::vector<Tensor> project(const Tensor& input, const Starts& start);  // q, k, v
-  // Of one token, -> [B,heads * key_width].
+  // One token -> [B,heads * key_width].
   Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context);
-  // What the readers want; they are made after this layer.
+  // What the readers need, known only later: they are built after this layer.
   Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
 
   FullAttentionConfig config_;

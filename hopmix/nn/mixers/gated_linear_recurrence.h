@@ -1,5 +1,5 @@
-// First-order gated linear recurrence: the diagonal state-space model of the first paper's
-// comparison.
+// First-order gated linear recurrence: the diagonal state-space model that arXiv 2605.31367
+// compares with.
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -8,12 +8,12 @@
 namespace hopmix::nn {
 
 struct GatedLinearRecurrenceConfig : HeadsConfig {
-  std::string decay = "channel";  // a decay of its own for each channel, or for each head
+  std::string decay = "channel";  // one decay per channel, or per head
 };
 
-/// y_t = a_t y_{t-1} + b_t v_t with a_t, b_t sigmoids of linear maps of the input (the paper's
-/// section 3.2: B on the sub-diagonal, A diagonal). With decay = channel the biases of a spread
-/// over [0, 5], so that channels remember for different times; with decay = head they start at 0.
+/// y_t = a_t y_{t-1} + b_t v_t with a_t, b_t sigmoids of linear maps of the input (section 3.2 of
+/// the paper: B on the subdiagonal, A diagonal). With decay = channel, the biases of a are spread
+/// over [0, 5], so that channels have different time scales; with decay = head they start at 0.
 class GatedLinearRecurrence : public Mixer {
  public:
   explicit GatedLinearRecurrence(const GatedLinearRecurrenceConfig& config);

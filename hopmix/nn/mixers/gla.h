@@ -11,8 +11,8 @@ namespace hopmix::nn {
 
 struct GlaConfig {
   int64_t width = 64, heads = 4;
-  double expand_k = 0.5, expand_v = 1.0;  // widths of q, k and of v, in the model's
-  int64_t gate_rank = 16;                 // of the map to the log decays
+  double expand_k = 0.5, expand_v = 1.0;  // widths of q, k and of v, relative to the model's
+  int64_t gate_rank = 16;                 // rank of the map to the log decays
   double gate_divisor = 16;               // log decay = log sigmoid(.) / gate_divisor
   int64_t convolution = 4;                // taps before q, k, v; 0: none, as in the paper
 
@@ -21,9 +21,9 @@ struct GlaConfig {
 };
 
 /// S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T, o_t = q_t S_t / sqrt(DK); g_t = log sigmoid(W2 W1 x +
-/// b) / 16 with W1 to gate_rank; RMSNorm a head, times SiLU of a map of x (section 4.4). q, k and v
-/// come through a short convolution with SiLU, an option of flash-linear-attention: it is this
-/// layer's token shift.
+/// b) / 16 with W1 of rank gate_rank; then RMSNorm per head times SiLU of a map of x (section 4.4).
+/// q, k and v pass through a short convolution with SiLU, an option of flash-linear-attention,
+/// which takes the place of the token shift.
 class Gla : public Mixer {
  public:
   explicit Gla(const GlaConfig& config);
@@ -36,7 +36,7 @@ class Gla : public Mixer {
   bool same_step_anywhere() const override { return true; }
 
  private:
-  /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state` if there is one.
+  /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state`, if there is one.
   Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state,
              const std::optional<Tensor>& cu_seqlens = {});
   MatrixState matrix() const;
@@ -44,7 +44,7 @@ class Gla : public Mixer {
   GlaConfig config_;
   Linear qkv_{nullptr}, gate_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};
   Linear out_{nullptr};
-  std::shared_ptr<ShortConvolution> convolution_;  // if there is one
+  std::shared_ptr<ShortConvolution> convolution_;  // null if taps = 0
   std::shared_ptr<GatedHeadNorm> norm_;
 };
 

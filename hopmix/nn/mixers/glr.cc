@@ -10,10 +10,10 @@ namespace {
 const std::vector<std::string> kCoefficients = {"shared", "independent", "normalized",
                                                 "normalized_read"};
 
-// From here on the dense recurrence is quicker by blocks of matrix products than read by read.
+// From this length on, the dense recurrence is faster in blocks of matrix products than per read.
 constexpr int64_t kWorthBlocks = 128;
 
-// [B,1,H] -> [B,H,1], to weigh the vectors or logits of a head.
+// [B,1,H] -> [B,H,1], to weight the vectors or logits of a head.
 Tensor per_head(const Tensor& x) { return x.squeeze(1).unsqueeze(-1); }
 
 }  // namespace
@@ -102,7 +102,7 @@ Tensor Glr::forward(const Tensor& x, Context& context) {
 }
 
 Tensor Glr::prefill(const Tensor& x, State& state, Context& context) {
-  // The operators begin with an empty past.
+  // The operators require an empty past.
   if (state.position > 0) return Mixer::prefill(x, state, context);
   const Projections p = project(shift_more_tokens(config_, x, state), 0);
   const Tensor y = solve(p);
@@ -120,7 +120,7 @@ Past::Entries Glr::entries(const Projections& p, const Tensor& y) const {
 }
 
 Glr::Cached Glr::cached() const {
-  // z is the solution of the recurrence: y itself unless shared.
+  // z is the solution of the recurrence, which is y itself unless shared.
   if (independent()) return {{"k", "z", "k_in", "v"}, {}};
   if (gate_on_read()) return {{"k", "u"}, {"c"}};
   if (normalized()) return {{"k", "z", "v"}, {"d"}};

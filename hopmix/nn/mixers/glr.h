@@ -1,5 +1,5 @@
-// Generalized linear recurrence on any pattern (arXiv 2605.31367): Y = (I - B)^{-1} A X with A and
-// B from the input.
+// Generalized linear recurrence on any pattern (arXiv 2605.31367): Y = (I - B)^{-1} A X, with A and
+// B computed from the input.
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -12,17 +12,18 @@ namespace hopmix::nn {
 
 struct GlrConfig : HeadsConfig {
   std::string pattern = "k^2+1";
-  /// shared:      A = B D + D' (appendix B.3): one softmax, one cached vector z_j a token.
-  /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with a q
-  /// and k of its own.
-  /// normalized:  one softmax over the direct and recurrent terms together, its logits s_ij + d_j,
-  /// d_self_i and s_ij + g_i; every output is a convex combination of inputs, then RMSNorm a head.
-  /// normalized_read: the same with g_j in place of g_i: one cached vector a token.
+  /// shared:      A = B D + D' (appendix B.3): one softmax, one cached vector z_j per token.
+  /// independent: A is a softmax over the pattern and the token itself, B a gated softmax with q
+  ///              and k of its own.
+  /// normalized:  one softmax over direct and recurrent terms together, with logits s_ij + d_j,
+  ///              d_self_i and s_ij + g_i; every output is a convex combination of inputs, followed
+  ///              by RMSNorm per head.
+  /// normalized_read: the same with g_j instead of g_i: one cached vector per token.
   std::string coefficients = "shared";
 };
 
-/// Gates, d and d_self come from a linear map of the input, one a head, bias 0 at the start; they
-/// are its sigmoids, or if normalized the logits themselves.
+/// Gates, d and d_self come from a linear map of the input, one each per head, with bias
+/// initialized to 0. They are its sigmoids, or the logits themselves if normalized.
 class Glr : public Mixer {
  public:
   explicit Glr(const GlrConfig& config);
@@ -38,8 +39,8 @@ class Glr : public Mixer {
 
  private:
   struct Projections {
-    Tensor q, k, v;          // [B,T,H,D]: of B, and the values
-    Tensor q_in, k_in;       // [B,T,H,D]: of A, if independent
+    Tensor q, k, v;          // [B,T,H,D]: for B, and the values
+    Tensor q_in, k_in;       // [B,T,H,D]: for A, if independent
     Tensor gate, d, d_self;  // [B,T,H]; the last two unless independent
 
     Projections row(size_t b) const;
@@ -55,9 +56,9 @@ class Glr : public Mixer {
   Cached cached() const;
   /// [B,T,H,D] of whole sequences, before norm and map.
   Tensor solve(const Projections& p, const Packing& packing = {});
-  Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], what is cached
+  Past::Entries entries(const Projections& p, const Tensor& y) const;  // [B,T,...], to cache
   Tensor normalize(const Tensor& y);
-  // Softmax attention to what is kept under these names, [B,H,D]; then to `own`.
+  // Softmax attention to the entries cached under these names, and to `own`: [B,H,D].
   Tensor read_past(const Tensor& q, const char* k, const char* v, const State& state,
                    const std::optional<std::pair<Tensor, Tensor>>& own = {}) const;
   // One token, from its projections -> [B,H,D].
@@ -70,7 +71,7 @@ class Glr : public Mixer {
   PatternRows rows_;
   Past past_;
   Linear qkv_{nullptr}, gates_{nullptr}, out_{nullptr};
-  std::shared_ptr<RmsNorm> norm_;  // if normalized
+  std::shared_ptr<RmsNorm> norm_;  // only if normalized
 };
 
 MixerEntry glr_entry();

@@ -10,8 +10,8 @@ namespace hopmix::nn {
 
 constexpr double kDecayPower = 8;  // c of the paper
 
-// sqrt(1 - a^2) is taken from log a, exact where a is nearly 1; below this its square is cut off,
-// as the slope of the root has no bound there.
+// sqrt(1 - a^2) is computed from log a, which is exact where a is nearly 1. Its square is clamped
+// below at this value, where the slope of the root is unbounded.
 constexpr double kSmallestSquare = 1e-12;
 
 Griffin::Griffin(const GriffinConfig& config) : config_(config) {

@@ -7,16 +7,16 @@
 namespace hopmix::nn {
 
 struct GriffinConfig {
-  int64_t width = 64;            // of the model
-  int64_t heads = 4;             // blocks of the gates' matrices
+  int64_t width = 64;            // model width
+  int64_t heads = 4;             // blocks in the gates' matrices
   int64_t recurrent_width = 64;  // a multiple of heads
   int64_t conv = 4;              // taps of the convolution
 };
 
-/// out = W_out (GELU(W_g x) h) with u = conv(W_u x) and, r and i from matrices of one block a head,
+/// out = W_out (GELU(W_g x) h) with u = conv(W_u x) and, with block-diagonal matrices W_a and W_i,
 ///   r_t = sigmoid(W_a u_t + b_a),  i_t = sigmoid(W_i u_t + b_i),
 ///   a_t = exp(-8 softplus(lambda) r_t),  h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t u_t).
-/// lambda begins so that exp(-8 softplus(lambda)) is uniform in [0.9, 0.999].
+/// lambda is initialized so that exp(-8 softplus(lambda)) is uniform in [0.9, 0.999].
 class Griffin : public Mixer {
  public:
   explicit Griffin(const GriffinConfig& config);
@@ -29,13 +29,13 @@ class Griffin : public Mixer {
   bool same_step_anywhere() const override { return true; }
 
  private:
-  /// u [B,T,R] -> (a, what is added), each [B,T,R] in the type of the state.
+  /// u [B,T,R] -> (a, the added term), each [B,T,R] in the type of the state.
   std::pair<Tensor, Tensor> gates(const Tensor& u);
 
   GriffinConfig config_;
   Linear gate_{nullptr}, value_{nullptr}, out_{nullptr};
   std::shared_ptr<ShortConvolution> conv_;
-  Tensor gates_;       // [2,heads,R/heads,R/heads]: of r, of i
+  Tensor gates_;       // [2,heads,R/heads,R/heads]: for r, for i
   Tensor gates_bias_;  // [2 R]
   Tensor lambda_;      // [R]
 };

@@ -46,7 +46,7 @@ Tensor LinearAttention::mix(const Tensor& input, Tensor* state,
       linear_parts(input, {qkv_->weight}, std::vector<int64_t>(3, config_.width));
   for (Tensor& part : parts) part = split_heads(part, config_.heads);
   Tensor v = parts[2];
-  // A channel of ones sums up the weights themselves.
+  // A channel of ones sums the weights themselves.
   if (config_.normalizer) v = torch::constant_pad_nd(v, {0, 1}, 1);
   const Tensor q = features(parts[0]), k = features(parts[1]);
   Tensor o = advance_matrix(state, q, k, v, {}, [&](const std::optional<Tensor>& before) {

@@ -1,4 +1,4 @@
-// Linear attention: a feature map in place of the softmax's exponential.
+// Linear attention: a feature map instead of the softmax's exponential.
 #pragma once
 
 #include "hopmix/nn/heads.h"
@@ -9,13 +9,13 @@
 namespace hopmix::nn {
 
 struct LinearAttentionConfig : HeadsConfig {
-  std::string feature_map = "elu";  // of q and k: elu (elu(x) + 1), relu, softmax, identity
+  std::string feature_map = "elu";  // for q and k: elu (elu(x) + 1), relu, softmax, identity
   bool normalizer = false;
 };
 
-/// o_i = phi(q_i) sum_{j <= i} phi(k_j)^T v_j, then RMSNorm a head (as flash-linear-attention has
-/// it; Qin et al. 2022, arXiv 2210.10340, found the quotient to be what makes training unstable).
-/// With `normalizer` instead divided by sum_{j <= i} phi(q_i) . phi(k_j), as in the first paper.
+/// o_i = phi(q_i) sum_{j <= i} phi(k_j)^T v_j, then RMSNorm per head, as in flash-linear-attention;
+/// Qin et al. 2022 (arXiv 2210.10340) found the quotient to be what destabilizes training. With
+/// `normalizer`, divides by sum_{j <= i} phi(q_i) . phi(k_j) instead, as in the first paper.
 class LinearAttention : public Mixer {
  public:
   explicit LinearAttention(const LinearAttentionConfig& config);
@@ -29,7 +29,7 @@ class LinearAttention : public Mixer {
 
  private:
   Tensor features(const Tensor& x) const;
-  /// input [B,T,*] -> [B,T,width]; advances `state` [B,H,D,*] if there is one.
+  /// input [B,T,*] -> [B,T,width]; advances `state` [B,H,D,*], if there is one.
   Tensor mix(const Tensor& input, Tensor* state, const std::optional<Tensor>& cu_seqlens = {});
   MatrixState matrix() const;
 

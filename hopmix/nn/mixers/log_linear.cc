@@ -11,10 +11,10 @@ namespace {
 
 FenwickState buckets(const MatrixState& one) { return {one.heads, one.keys, one.values}; }
 
-/// The one token of [B,1,H,...], as states are.
+/// The single token of [B,1,H,...], shaped like states.
 Tensor token(const Tensor& x) { return as_state(x.select(1, 0)); }
 
-/// What e^g leaves of the buckets [B,buckets,H,K,V], g [B,1,H].
+/// The buckets [B,buckets,H,K,V] decayed by e^g, g [B,1,H].
 Tensor decayed(const State& state, const Tensor& g) {
   return token(g).exp().unsqueeze(1).unsqueeze(-1).unsqueeze(-1) * state.tensors.at("S");
 }
@@ -36,7 +36,7 @@ State LogLinearMamba2::initial_state(int64_t batch) const {
   return state;
 }
 
-// The buckets are kept one token at a time.
+// Updates the buckets token by token.
 Tensor LogLinearMamba2::prefill(const Tensor& x, State& state, Context& context) {
   return Mixer::prefill(x, state, context);
 }

@@ -1,4 +1,4 @@
-// Log-linear Mamba-2 and Gated DeltaNet (Guo et al. 2025, arXiv 2506.04761): the layers with a
+// Log-linear Mamba-2 and Gated DeltaNet (Guo et al. 2025, arXiv 2506.04761): the same layers with a
 // state for each of O(log T) buckets of the past instead of one.
 #pragma once
 
@@ -8,8 +8,9 @@
 
 namespace hopmix::nn {
 
-/// Mamba2 with y_t = sum over levels l of lambda_t^l (C_t S_t^l) + D x_t, S^l the state of what was
-/// written in bucket l, and lambda_t by LevelFactors. Texts have at most 2^(levels - 1) tokens.
+/// Mamba2 with y_t = sum over levels l of lambda_t^l (C_t S_t^l) + D x_t, where S^l is the state of
+/// what was written in bucket l, and lambda_t comes from LevelFactors. Texts have at most 2^(levels
+/// - 1) tokens.
 class LogLinearMamba2 : public Mamba2 {
  public:
   LogLinearMamba2(const Mamba2Config& config, int64_t levels);
@@ -28,7 +29,7 @@ class LogLinearMamba2 : public Mamba2 {
   std::shared_ptr<LevelFactors> factors_;
 };
 
-/// The same of the gated DeltaNet: o_t = sum over l of lambda_t^l S_t^l^T q_t / sqrt(D).
+/// The same for Gated DeltaNet: o_t = sum over l of lambda_t^l S_t^l^T q_t / sqrt(D).
 class LogLinearGatedDeltaNet : public DeltaNet {
  public:
   LogLinearGatedDeltaNet(const DeltaNetConfig& config, int64_t levels);

@@ -8,7 +8,7 @@
 namespace hopmix::nn {
 namespace {
 
-// Made by the first layer that asks for it, and once for all.
+// Computed once, by the first layer that needs it.
 Tensor neighborhood(const MuraConfig& config, const Packing& packing, SharedCache& cache) {
   std::string key = config.cumulative ? "cumulative" : "exact";
   key += config.include_self ? "" : " earlier";
@@ -21,7 +21,7 @@ Tensor neighborhood(const MuraConfig& config, const Packing& packing, SharedCach
   return made;
 }
 
-// A list for each head of k where the publisher has as many heads, else for each query head.
+// One list per head of k if the publisher has that many heads, otherwise one per query head.
 Tensor by_kv_head(const Tensor& indices, const Tensor& k, int64_t heads) {
   const int64_t lists = indices.size(2);
   return lists == k.size(2) ? indices : indices.repeat_interleave(heads / lists, 2);
@@ -33,13 +33,13 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& i
   const int64_t kv_heads = k.size(2), group = q.size(1) / kv_heads, width = indices.size(2);
   const Tensor list = indices.to(torch::kInt64);
   const Tensor of_group = list.clamp_min(0).reshape({q.size(0), kv_heads, group * width, 1});
-  const auto rows = [&](const Tensor& x) {  // [B,H,W,D], nothing else is copied
+  const auto rows = [&](const Tensor& x) {  // [B,H,W,D], the only copy
     const Tensor at = of_group.expand({-1, -1, -1, x.size(3)});
     return x.transpose(1, 2).gather(2, at).unflatten(2, {group, width}).flatten(1, 2);
   };
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
   const Tensor scores = torch::einsum("bhd,bhwd->bhw", {q * scale, rows(k)});
-  // A token without entries has none to divide by, and gets 0.
+  // A token without entries gets 0 instead of 0 / 0.
   const Tensor p =
       torch::softmax(scores.masked_fill(list < 0, -INFINITY), -1).masked_fill(list < 0, 0);
   return torch::einsum("bhw,bhwd->bhd", {p, rows(v)});
@@ -135,8 +135,8 @@ MixerEntry mura_entry() {
             config.width = defaults.width;
             config.heads = table.get_at_least("heads", config.publication->heads, 1);
             if (config.heads % config.publication->heads != 0) {
-              throw table.bad("heads", "must be a multiple of those of mem '" + config.mem + "', " +
-                                           std::to_string(config.publication->heads));
+              throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
+                                           "', " + std::to_string(config.publication->heads));
             }
             config.token_shift = table.get("token_shift", defaults.token_shift);
             config.widths = read_widths(table, config.widths);
@@ -146,7 +146,7 @@ MixerEntry mura_entry() {
             config.own_kv = table.get_choice("kv", "shared", {"shared", "own"}) == "own";
             config.gradient = table.get("gradient", config.gradient);
             if (config.own_kv && !config.gradient) {
-              throw table.bad("gradient", "has no meaning with kv = 'own'");
+              throw table.bad("gradient", "does not apply with kv = 'own'");
             }
             config.publication->ask(config.widths, config.include_self);
             return std::make_shared<Mura>(config);

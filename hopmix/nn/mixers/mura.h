@@ -14,18 +14,18 @@
 namespace hopmix::nn {
 
 struct MuraConfig : HeadsConfig {
-  std::string mem;  // whose cache is read
+  std::string mem;  // the published cache to read
   std::shared_ptr<Publication> publication;
   std::vector<int64_t> widths = {8, 1, 1, 1};  // links followed at each hop
-  bool cumulative = true;    // what is reached in up to as many hops; else in exactly as many
+  bool cumulative = true;    // reached in up to this many hops; otherwise in exactly this many
   bool include_self = true;  // a token may be among its own best positions
-  bool own_kv = false;       // keys and values of the layer's own input, not the published ones
-  bool gradient = true;      // whether the published keys and values get a gradient from here
+  bool own_kv = false;       // keys and values from the layer's own input, not the published ones
+  bool gradient = true;      // whether the published keys and values receive a gradient from here
 };
 
-/// y_i = sum over t in N(i) of softmax_t(q_i . k_t / sqrt(D)) v_t with N(i) the positions that
-/// chains of best-position links of the publishing attention reach from i. Head h follows the links
-/// of the publisher's head h / (heads / publisher's heads).
+/// y_i = sum over t in N(i) of softmax_t(q_i . k_t / sqrt(D)) v_t, where N(i) are the positions
+/// reached from i by chains of best-position links of the publishing attention. Head h follows the
+/// links of the publisher's head h / (heads / publisher's heads).
 class Mura : public Mixer {
  public:
   explicit Mura(const MuraConfig& config);
@@ -37,12 +37,12 @@ class Mura : public Mixer {
   bool shares_cache() const override { return true; }
 
  private:
-  Tensor queries(const Tensor& input, const Starts& start);  // rotated as the publisher's
+  Tensor queries(const Tensor& input, const Starts& start);  // rotated like the publisher's
   std::pair<Tensor, Tensor> keys_and_values(const Tensor& input, const Starts& start,
                                             const SharedCache& cache);
 
   MuraConfig config_;
-  Past past_;  // of its own keys and values
+  Past past_;  // for its own keys and values
   Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
 };
 

@@ -9,7 +9,7 @@
 namespace hopmix::nn {
 namespace {
 
-// The tensors of all branches lie in one State: those of branch b under "b.".
+// One State holds the tensors of all branches, those of branch b under "b.".
 std::string prefix(size_t branch) { return std::to_string(branch) + '.'; }
 
 void put(size_t branch, State&& part, State& whole) {
@@ -18,7 +18,7 @@ void put(size_t branch, State&& part, State& whole) {
   }
 }
 
-// Taken out, so that nothing else refers to the memory that the branch writes to.
+// Moved out, so that nothing else refers to the memory that the branch writes to.
 State take(size_t branch, State& whole) {
   State part;
   part.position = whole.position;
@@ -31,11 +31,12 @@ State take(size_t branch, State& whole) {
   return part;
 }
 
-// The mixer of a branch's own table; what it gives is added to what the others give.
+// Builds the mixer of a branch's table. Its output must be one that can be added to the others'.
 std::shared_ptr<Mixer> make_branch(config::Table& table, const BlockDefaults& defaults) {
   std::shared_ptr<Mixer> branch = make_mixer(table, defaults);
   if (branch->one_vector_a_hop()) {
-    throw table.bad("readout", "gives one vector a hop, which only the last block of a model may");
+    throw table.bad("readout",
+                    "returns one vector per hop, which only the last block of a model may do");
   }
   table.finish();
   return branch;

@@ -12,9 +12,9 @@
 namespace hopmix::nn {
 
 enum class Combine {
-  kMean,   // mean over branches of RMSNorm(branch(x)), the norms with weights of their own, so that
-           // no branch drowns the others (Hymba, arXiv 2411.13676, section 2.1)
-  kGates,  // sum over branches of sigmoid(w_b . x) branch(x), a gate a branch (HySparse, arXiv
+  kMean,   // mean over branches of RMSNorm(branch(x)), each norm with its own weights, so that no
+           // branch dominates (Hymba, arXiv 2411.13676, section 2.1)
+  kGates,  // sum over branches of sigmoid(w_b . x) branch(x), one gate per branch (HySparse, arXiv
            // 2602.03560)
 };
 
@@ -35,29 +35,29 @@ class Parallel : public Mixer {
   bool shares_cache() const override;
 
  private:
-  // `part(b)`: what branch b gives, of what is wanted.
+  // `part(b)` returns the wanted rows of branch b's output.
   template <typename Part>
   Tensor combine(const Tensor& gates, const Part& part);
-  // The same of x, with what `of_branch(mixer, its states)` gives.
+  // The same for x, where `of_branch(mixer, its states)` returns the output.
   template <typename Advance>
   Tensor advance(const Tensor& x, std::span<State* const> states, const Advance& of_branch);
 
   std::vector<std::shared_ptr<Mixer>> branches_;
-  std::vector<std::shared_ptr<RmsNorm>> norms_;  // of the mean
+  std::vector<std::shared_ptr<RmsNorm>> norms_;  // for kMean
   Linear gates_{nullptr};
 };
 
-/// Key `branches`: a list of tables, each a mixer with its keys; a Mamba and local attention if
-/// absent. Key `combine`: mean or gates.
+/// Key `branches`: a list of tables, each a mixer with its keys; by default Mamba and local
+/// attention. Key `combine`: mean or gates.
 MixerEntry parallel_entry();
 
 /// A recurrent layer that also attends to the kappa entries retrieved from a published cache (MURA,
-/// Definition 2.3). Keys `mem`, `kappa`, and `recurrent`, a table with a mixer, gated_deltanet if
-/// absent.
+/// Definition 2.3). Keys `mem`, `kappa`, and `recurrent`, a table with a mixer, by default
+/// gated_deltanet.
 MixerEntry topk_access_entry();
 
 /// The sparse layer of HySparse (arXiv 2602.03560): attention to the retrieved entries of a
-/// published cache beside a sliding window with keys and values of its own. Keys `mem`, `kappa`,
+/// published cache, next to a sliding window with its own keys and values. Keys `mem`, `kappa`,
 /// `window`.
 MixerEntry hysparse_entry();
 

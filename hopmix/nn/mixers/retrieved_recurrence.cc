@@ -8,10 +8,10 @@
 namespace hopmix::nn {
 namespace {
 
-// A register's gates start near 1, so that distant hops are seen at all.
+// A register's gates start near 1, so that distant hops are visible from the start.
 constexpr double kOpenGate = 3;
-// Gates of the scalar form start spread over (-1, 1): its heads have powers of them to tell hops
-// by.
+// Gates of the scalar form start spread over (-1, 1), because heads distinguish hops by powers of
+// their gates.
 constexpr double kWidestGate = 0.9;
 constexpr double kSmallWeight = 0.1;
 constexpr int64_t kMostHops = 4096;
@@ -68,7 +68,7 @@ Tensor RetrievedRecurrence::forward(const Tensor& x, Context& context) {
 std::vector<int64_t> RetrievedRecurrence::entry() const {
   const int64_t value_width = config_.publication->value_width;
   if (scalar()) return {config_.heads, value_width};
-  return {config_.heads, config_.hops, value_width};  // the last hop is read by nobody
+  return {config_.heads, config_.hops, value_width};  // no later token reads the last hop
 }
 
 State RetrievedRecurrence::initial_state(int64_t batch) const {
@@ -98,7 +98,7 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
     const Tensor list = by_head(cache.earlier.indices.slice(3, 0, config_.kappa))
                             .squeeze(2)
                             .to(torch::kInt64);  // [B,heads,kappa]
-    // [B,n,H,*] -> [B,heads,kappa,*], nothing else is copied
+    // [B,n,H,*] -> [B,heads,kappa,*], the only copy
     const auto listed = [&](const Tensor& rows) {
       const int64_t group = heads / rows.size(2), kappa = list.size(2);
       const Tensor at = list.clamp_min(0).reshape({x.size(0), rows.size(2), group * kappa, 1});
@@ -152,7 +152,7 @@ MixerEntry retrieved_recurrence_entry() {
             if (config.form == "scalar") {
               config.heads = table.get_at_least("heads", heads, 1);
               if (config.heads % heads != 0) {
-                throw table.bad("heads", "must be a multiple of those of mem '" + config.mem +
+                throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
                                              "', " + std::to_string(heads));
               }
             } else {

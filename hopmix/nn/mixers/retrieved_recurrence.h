@@ -13,19 +13,19 @@
 namespace hopmix::nn {
 
 struct RetrievedRecurrenceConfig : HeadsConfig {
-  std::string mem;  // whose cache, scores and selection are read
+  std::string mem;  // the publication to read: cache, scores and selection
   std::shared_ptr<Publication> publication;
-  int64_t kappa = 8;              // links of a token: its best strictly earlier positions
+  int64_t kappa = 8;              // links per token: its best strictly earlier positions
   std::string form = "register";  // or "scalar"
-  int64_t hops = 4;               // K, of the shift register
-  std::string readout = "joint";  // of the register: one vector of all hops, or "shared"
+  int64_t hops = 4;               // K, the length of the shift register
+  std::string readout = "joint";  // register only: one vector of all hops, or "shared"
 };
 
 /// With P_ij the softmax over the kappa best j < i of the publisher's scores, and v its values:
 ///
 ///   register  z_i^(0) = v_i,  z_i^(r) = gate_i sum_j P_ij z_j^(r-1),  r = 1..hops: the recurrence
-///             with B = gate P (x) shift. Read by one map of all z^(r) ("joint"), or every z^(r),
-///             r >= 1, by the same map, a vector a hop ("shared").
+///             with B = gate P (x) shift. One map reads all z^(r) ("joint"), or the same map reads
+///             each z^(r), r >= 1, giving one vector per hop ("shared").
 ///   scalar    z_i = (d_i + d'_i) v_i + gate_i sum_j P_ij z_j, y_i = z_i - d_i v_i, with `heads`
 ///             signed gates: glr on the retrieved pattern.
 class RetrievedRecurrence : public Mixer {
@@ -44,14 +44,14 @@ class RetrievedRecurrence : public Mixer {
   std::vector<Tensor> gates(
       const Tensor& input);            // [B,T,heads] each: gate, and of scalar d, d_self
   Tensor read(const Tensor& z);        // [...,heads,hops+1,DV] or [...,heads,DV]
-  std::vector<int64_t> entry() const;  // what is kept of a token
+  std::vector<int64_t> entry() const;  // shape of the entry cached per token
 
   RetrievedRecurrenceConfig config_;
   Past past_;
   Linear gates_{nullptr}, out_{nullptr};
 };
 
-/// Keys `mem`, `kappa`, `form`, `hops`, `readout`, and `heads` of the scalar form.
+/// Keys `mem`, `kappa`, `form`, `hops`, `readout`, and `heads` (scalar form only).
 MixerEntry retrieved_recurrence_entry();
 
 }  // namespace hopmix::nn

@@ -27,7 +27,7 @@ Tensor SlidingWindowRecurrence::step(const Tensor& x, State& state, Context&) {
   const auto [a, u] = project(shift_tokens_step(config_, x, state));
   const Tensor decay = a.squeeze(1), input = as_state(u.squeeze(1));
   Tensor &y = state.tensors["y"], &own = state.tensors["own"];
-  if (state.position % block_ == 0) {  // what began a block ago is all that is still seen
+  if (state.position % block_ == 0) {  // only what started one block ago is still visible
     y = decay * own + input;
     own = input.clone();
   } else {

@@ -7,12 +7,12 @@
 namespace hopmix::nn {
 
 struct SlidingWindowRecurrenceConfig : GatedLinearRecurrenceConfig {
-  int64_t block = 16;  // tokens of a block; a token sees its own and the one before
+  int64_t block = 16;  // tokens per block; a token sees its own block and the one before
 };
 
-/// y_t = a_t y_{t-1} + b_t v_t begun with 0 at the start of the block before that of t, with the
-/// gates and values of GatedLinearRecurrence, which it is when no text is longer than two blocks.
-/// The state is two vectors: y, and y begun at the start of its own block.
+/// y_t = a_t y_{t-1} + b_t v_t, started from 0 at the beginning of the block before that of t, with
+/// the gates and values of GatedLinearRecurrence, to which it is equal while the text is at most
+/// two blocks long. The state is two vectors: y, and y started at the beginning of its own block.
 class SlidingWindowRecurrence : public GatedLinearRecurrence {
  public:
   explicit SlidingWindowRecurrence(const SlidingWindowRecurrenceConfig& config);
@@ -22,7 +22,7 @@ class SlidingWindowRecurrence : public GatedLinearRecurrence {
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
-  bool same_step_anywhere() const override { return false; }  // blocks begin at positions
+  bool same_step_anywhere() const override { return false; }  // depends on the block
 
  private:
   int64_t block_;

@@ -4,7 +4,7 @@
 
 namespace hopmix::nn {
 
-// A prompt this many times shorter than what is held is better taken in token by token.
+// A prompt this many times shorter than the cached past is faster token by token.
 constexpr int64_t kWorthJoining = 16;
 
 SparseAttention::SparseAttention(const SparseAttentionConfig& config)

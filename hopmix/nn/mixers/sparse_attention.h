@@ -10,7 +10,7 @@
 namespace hopmix::nn {
 
 struct SparseAttentionConfig : HeadsConfig {
-  std::string pattern = "dense";  // what a token reads beside itself
+  std::string pattern = "dense";  // what a token reads besides itself
 };
 
 /// y_i = sum over j in row i and j = i of softmax_j(q_i . k_j / sqrt(D)) v_j: a generalized linear
@@ -29,7 +29,7 @@ class SparseAttention : public Mixer {
   void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
  private:
-  Tensor attend(const std::vector<Tensor>& qkv, State& state);  // one token's, -> [B,width]
+  Tensor attend(const std::vector<Tensor>& qkv, State& state);  // one token -> [B,width]
 
   SparseAttentionConfig config_;
   PatternRows rows_;
@@ -39,7 +39,7 @@ class SparseAttention : public Mixer {
 
 MixerEntry sparse_attention_entry();
 
-/// `window = w` reads the token itself and the w - 1 before it.
+/// `window = w` reads the token itself and the w - 1 tokens before it.
 MixerEntry local_attention_entry();
 
 }  // namespace hopmix::nn
