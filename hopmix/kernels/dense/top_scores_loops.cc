@@ -137,18 +137,18 @@ HWY_INLINE void offer_scores(const A* scores, int64_t n, int64_t first, const To
       limit = hn::Set(d, score_of<A>(row.threshold));
     }
     int64_t to = row.count;
-    auto columns = hn::Iota(dk, static_cast<ScoreKey<A>>(first + begin));
     for (int64_t c = begin; c < end; c += kLanes<A>) {
       const auto x = hn::LoadU(d, scores + c);
       auto better = hn::Not(hn::Le(x, limit));
+      if (HWY_TARGET != HWY_AVX3 && hn::AllFalse(d, better)) continue;  // Compress is slow there
       if (end - c < kLanes<A>) {
         better = hn::And(better, hn::FirstN(d, static_cast<size_t>(end - c)));
       }
       const auto kept = hn::RebindMask(dk, better);
+      const auto columns = hn::Iota(dk, static_cast<ScoreKey<A>>(first + c));
       hn::StoreU(hn::Compress(keys_of<A>(x), kept), dk, row.keys + to);
       hn::StoreU(hn::Compress(columns, kept), dk, row.columns + to);
       to += static_cast<int64_t>(hn::CountTrue(d, better));
-      columns = hn::Add(columns, hn::Set(dk, static_cast<ScoreKey<A>>(kLanes<A>)));
     }
     row.count = to;
   }
