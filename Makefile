@@ -2,19 +2,22 @@
 BUILD := build
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test build setup lint format bench performance data clean
+.PHONY: demo test build configure setup lint format bench performance data clean
 
-demo: build
+demo: configure
+	@cmake --build --preset release -j $(JOBS) --target hopmix
 	@scripts/demo.sh
 
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure --progress -j $(JOBS)
 	@.venv/bin/python -m pytest -q tests
 
-build: setup
+build: configure
+	@cmake --build --preset release -j $(JOBS)
+
+configure: setup
 	@cmake --preset release $(CMAKE_FLAGS) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
 	@mkdir -p $(BUILD) && mv $(BUILD)-configure.log $(BUILD)/configure.log
-	@cmake --build --preset release -j $(JOBS)
 
 setup:
 	@scripts/setup.sh
@@ -34,7 +37,7 @@ performance: build data
 	@.venv/bin/python scripts/train_peers.py configs/text-attention.toml --set model.token_shift=false --json results/performance-peers-attention.json
 	@.venv/bin/python scripts/train_peers.py configs/text-glr.toml --set model.token_shift=false --no-compile --json results/performance-peers-glr.json
 	@$(BUILD)/bin/hopmix bench --json results/performance.json
-	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule log_linear_attention \
+	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule kda log_linear_attention \
 	  log_linear_delta_rule selective_scan sdpa eager_linear_attention eager_ssd eager_gla eager_delta_rule \
 	  eager_gated_delta_rule eager_log_linear_attention selective_scan_steps \
 	  --heads 4 --length 1024 4096 --json results/performance-recurrent.json

@@ -83,6 +83,53 @@ def setting(report):
     return ", ".join(words)
 
 
+# ---- The ratios that matter, of all files ----------------------------------------------------------
+
+
+def found_in(reports, kind, case, length, direction):
+    """Seconds of one case by its file, or None."""
+    for report, file in reports:
+        if file.stem == f"performance{kind}":
+            for r in report.get("results", []):
+                if (r["case"], r["length"], r["direction"]) == (case, length, direction) and r["batch"] == 1:
+                    return r["seconds"]
+    return None
+
+
+def summary(reports):
+    """Times as fast as something else in the same run; bfloat16 in a run of its own."""
+    rows = []
+    for report, _ in reports:
+        if report["suite"] == "peers":
+            own, *others = report["results"]
+            name = " ".join([Path(report["config"]).stem, *(s for s in report["set"] if "width" in s)])
+            against = {r["name"]: ratio(r["seconds"] / own["seconds"]) for r in others}
+            rows.append([f"training, `{name}`", ", ".join(against), ", ".join(against.values())])
+    pairs = [("", "dense_recurrence", "", "sdpa"), ("", "glr_attention 2^k", "", "sdpa"), ("", "glr_attention k^2+1", "", "sdpa")]
+    pairs += [("-recurrent", name, "-recurrent", f"eager_{name}") for name in ("linear_attention", "ssd", "gla", "delta_rule", "gated_delta_rule")]
+    pairs += [("-recurrent", "kda", "-recurrent", "sdpa")]
+    pairs += [("-recurrent-bfloat16", name, "-recurrent", name) for name in ("linear_attention", "ssd", "gla", "delta_rule", "gated_delta_rule")]
+    pairs += [("-bfloat16", "dense_recurrence", "", "dense_recurrence")]
+    for kind, case, other_kind, other in pairs:
+        cells = []
+        for direction in ("forward", "forward+backward"):
+            own, peer = (found_in(reports, *which, 4096, direction) for which in ((kind, case), (other_kind, other)))
+            if own and peer:
+                cells.append(ratio(peer / own))
+        if cells:
+            of = "bfloat16, " if kind.endswith("bfloat16") else ""
+            rows.append([f"`{case}`, {of}T 4096", "itself in float32" if other == case else f"`{other}`", ", ".join(cells)])
+    for report, _ in reports:
+        if report["suite"] == "gemm":
+            found = {}
+            for r in report["products"]:
+                found.setdefault((r["m"], r["n"], r["k"]), {})[r["engine"]] = r["gflops"]
+            shares = sorted(engines["highway"] / max(engines.values()) for engines in found.values())
+            rows.append(["products by the loops, all shapes below", "the best engine", f"{ratio(shares[0])} to {ratio(shares[-1])}, median {ratio(shares[len(shares) // 2])}"])
+    text = "## In short\n\nTimes as fast as, forward and then forward + backward where there are two numbers.\n\n"
+    return text + table(["what", "against", "ratio"], rows) + "\n" if rows else ""
+
+
 # ---- A section for each kind of file --------------------------------------------------------------
 
 
@@ -281,6 +328,7 @@ def main():
     else:
         text += "There are no measurements in `results/` yet.\n"
     sections = {"peers": peers, "gemm": gemm, "operators": operators, "crossover": crossover, "long": long, "train": train}
+    text += summary(reports)
     for report, file in reports:
         kind = file.stem.removeprefix("performance").strip("-")  # performance-retrieval.json
         section = sections[report["suite"]](report)

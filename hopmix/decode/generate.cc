@@ -2,11 +2,6 @@
 
 namespace hopmix::decode {
 
-torch::Tensor prefill(nn::LanguageModel& model, const torch::Tensor& tokens,
-                      nn::ModelState& state) {
-  return model.prefill(tokens, state);
-}
-
 Generation generate(nn::LanguageModel& model, const text::Tokenizer& tokenizer,
                     const std::string& prompt, const GenerateConfig& config,
                     const std::function<void(std::string_view)>& show) {

@@ -9,10 +9,6 @@
 
 namespace hopmix::decode {
 
-/// Reads `tokens` (int64 [B,T], T >= 1) and returns the logits of the token after the last,
-/// [B,vocabulary].
-torch::Tensor prefill(nn::LanguageModel& model, const torch::Tensor& tokens, nn::ModelState& state);
-
 /// Continues `prompt`. Passes each new piece of text, always whole characters, to `show` as soon as
 /// it is certain. Throws Error if the prompt is empty or not UTF-8, or if prompt and tokens exceed
 /// what the model supports.

@@ -77,9 +77,9 @@ TEST(Prefill, IsTheForwardPassAndItsState) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor tokens = torch::randint(256, {3, 20}, torch::kLong);
   nn::ModelState state = model->initial_state(3);
-  const torch::Tensor first = prefill(*model, tokens.slice(1, 0, 12), state);
+  const torch::Tensor first = model->prefill(tokens.slice(1, 0, 12), state);
   EXPECT_EQ(state.position(), 12);
-  const torch::Tensor last = prefill(*model, tokens.slice(1, 12, 20), state);
+  const torch::Tensor last = model->prefill(tokens.slice(1, 12, 20), state);
   const torch::Tensor logits = model->forward(tokens);
   EXPECT_LT((first - logits.select(1, 11)).abs().max().item<float>(), 1e-4);
   EXPECT_LT((last - logits.select(1, 19)).abs().max().item<float>(), 1e-4);

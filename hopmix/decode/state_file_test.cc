@@ -37,7 +37,7 @@ TEST_F(StateFileTest, GoesOnAsIfNothingHadHappened) {
   for (const int64_t length : {0, 1, 90}) {
     Session session{model->initial_state(1), {65, 66}};
     if (length > 0) {
-      prefill(*model, torch::randint(256, {1, length}, torch::kLong), session.state);
+      model->prefill(torch::randint(256, {1, length}, torch::kLong), session.state);
     }
     save_session(file_, session, mark);
     Session loaded = load_session(file_, *model, mark);
@@ -72,7 +72,7 @@ TEST_F(StateFileTest, DamageIsAnError) {
   const auto model = model_of();
   const torch::NoGradGuard no_grad;
   Session session{model->initial_state(1)};
-  prefill(*model, torch::zeros({1, 30}, torch::kLong), session.state);
+  model->prefill(torch::zeros({1, 30}, torch::kLong), session.state);
   const std::string name = "'" + file_.string() + "' ";
   const auto refused = [&] { return error_of([&] { load_session(file_, *model, "m"); }); };
 

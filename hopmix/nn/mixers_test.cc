@@ -321,7 +321,17 @@ TEST_P(MixerTest, PrefillInBfloat16) {
   Context context;
   const Tensor y = mixer->prefill(x, state, context);
   EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-  EXPECT_TRUE(y.isfinite().all().item<bool>());
+  // The same weights and inputs in double: prefill is as near to that as forward is, by the median,
+  // for where tokens are selected rounding may select others.
+  Context third;
+  const Tensor whole = mixer->forward(x, third);
+  mixer->to(torch::kFloat64);
+  const Tensor exact = run(*mixer, x.to(torch::kFloat64));
+  const auto error = [&](const Tensor& values) {
+    return (values.to(torch::kFloat64) - exact).abs().median().item<double>();
+  };
+  EXPECT_LE(error(y), 2 * error(whole) + 0.002 * exact.abs().max().item<double>());
+  mixer->to(torch::kBFloat16);
   Context other;
   for (int64_t t = 0; t < 70; ++t) mixer->step(x.select(1, t), stepped, other);
   ASSERT_EQ(state.tensors.size(), stepped.tensors.size());

@@ -33,7 +33,7 @@ int64_t count(const std::vector<int32_t>& row) { return static_cast<int64_t>(row
 }  // namespace
 
 Past::Past(const std::string& spec, int64_t length)
-    : pattern_(spec, 1), dense_(pattern_.spec() == "dense"), inherits_(pattern_.inherits()) {
+    : pattern_(spec, 1), dense_(pattern_.is_dense()), inherits_(pattern_.inherits()) {
   if (dense_) inherits_ = false;  // a view of everything is faster than slots
   if (dense_ || inherits_) return;
   if (length == 0 && pattern_.most_tokens() < std::numeric_limits<int32_t>::max()) {

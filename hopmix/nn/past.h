@@ -33,6 +33,7 @@ class Past {
   explicit Past(const std::string& spec, int64_t length = 0);
 
   const std::string& spec() const { return pattern_.spec(); }
+  bool is_dense() const { return dense_; }
 
   /// The rows of `tensors` that token `state.position` reads: [B,reads,...], in the order of
   /// `tokens`. A view of the state if possible; release it before the next append.

@@ -56,12 +56,15 @@ void reject_assignment(std::string_view text) {
 
 }  // namespace
 
-std::vector<std::string> expression_names() {
-  const mu::Parser parser = make_parser();
-  std::vector<std::string> names;
-  for (const auto& [name, function] : parser.GetFunDef()) names.push_back(name);
-  for (const auto& [name, value] : parser.GetConst()) names.push_back(name);
-  return names;
+const std::vector<std::string>& expression_names() {
+  static const std::vector<std::string> all = [] {  // a parser takes as long as an expression
+    const mu::Parser parser = make_parser();
+    std::vector<std::string> names;
+    for (const auto& [name, function] : parser.GetFunDef()) names.push_back(name);
+    for (const auto& [name, value] : parser.GetConst()) names.push_back(name);
+    return names;
+  }();
+  return all;
 }
 
 terms::Offsets evaluate_expression(std::string_view text, int64_t n) {

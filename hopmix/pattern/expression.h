@@ -20,7 +20,7 @@ struct ExpressionError : std::runtime_error {
 };
 
 /// The names an expression may use besides k: muParser's functions and constants, floor and ceil.
-std::vector<std::string> expression_names();
+const std::vector<std::string>& expression_names();
 
 /// f(0), f(1), ... up to the last value below n. Throws ExpressionError if the text is not an
 /// expression in k, or if some f(k) in that range is not a finite whole number, is below 1, or does

@@ -266,7 +266,7 @@ class Parser {
 
   // Every name must be k or known to muParser; a number such as 1e3 contains no name.
   void check_names(size_t begin, size_t end) const {
-    const std::vector<std::string> known = expression_names();
+    const std::vector<std::string>& known = expression_names();
     for (size_t i = begin; i < end;) {
       if (is_digit(text_[i]) || text_[i] == '.') {
         i = skip_number(i, end);

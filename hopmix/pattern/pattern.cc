@@ -42,6 +42,10 @@ bool Pattern::inherits() const {
   });
 }
 
+bool Pattern::is_dense() const {
+  return root_->terms.size() == 1 && std::holds_alternative<Dense>(root_->terms.front());
+}
+
 int64_t Pattern::most_tokens() const {
   int64_t most = kMaxTokens;
   for (const Term& term : root_->terms) {

@@ -50,6 +50,9 @@ class Pattern {
   /// offsets.
   bool inherits() const;
 
+  /// Whether row i is every token below i, written as `dense`.
+  bool is_dense() const;
+
   /// The most tokens this spec can describe: those of the shortest file of a dag, else 2^31 - 1.
   int64_t most_tokens() const;
 

@@ -155,7 +155,10 @@ TEST(Pattern, InheritsIsTrueOnlyWhereItHolds) {
                                                "cached(fib)",
                                                "cached(offsets(1,7,8,9,40))",
                                                "global(3)|window(5)|fenwick|cached(nlogn)"};
-  for (const std::string& spec : inheriting) EXPECT_TRUE(Pattern(spec, 300).inherits()) << spec;
+  for (const std::string& spec : inheriting) {
+    EXPECT_TRUE(Pattern(spec, 300).inherits()) << spec;
+    EXPECT_EQ(Pattern(spec, 300).is_dense(), spec == "dense") << spec;
+  }
   for (const char* spec : {"2^k", "k^2+1", "strided(3)", "random(3,1)", "offsets(2)",
                            "window(3)|strided(5)", "offsets(1,2,300)", "k+1"}) {
     EXPECT_FALSE(Pattern(spec, 300).inherits()) << spec;  // 300 tokens do not show the last offset

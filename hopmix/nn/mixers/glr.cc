@@ -78,7 +78,7 @@ Tensor Glr::normalize(const Tensor& y) { return norm_->forward(y).to(y.scalar_ty
 Tensor Glr::solve(const Projections& p, const Packing& packing) {
   const int64_t time = p.q.size(1);
   const auto& cu = packing.cu_seqlens();
-  if (shared() && past_.spec() == "dense" && packing.longest(time) >= kWorthBlocks) {
+  if (shared() && past_.is_dense() && packing.longest(time) >= kWorthBlocks) {
     return ops::dense_recurrence(p.q, p.k, p.v, p.gate, p.d, p.d_self, {}, cu);
   }
   const ops::PatternArg rows = rows_.at(time, packing);
