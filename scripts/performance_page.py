@@ -83,11 +83,11 @@ def setting(report):
     return ", ".join(words)
 
 
-# ---- The ratios that matter, of all files ----------------------------------------------------------
+# ---- The most important ratios of all files --------------------------------------------------------
 
 
 def found_in(reports, kind, case, length, direction):
-    """Seconds of one case by its file, or None."""
+    """The seconds of one case in one kind of file, or None."""
     for report, file in reports:
         if file.stem == f"performance{kind}":
             for r in report.get("results", []):
@@ -97,7 +97,7 @@ def found_in(reports, kind, case, length, direction):
 
 
 def summary(reports):
-    """Times as fast as something else in the same run; bfloat16 in a run of its own."""
+    """Speed relative to a peer of the same run; bfloat16 is compared across runs."""
     rows = []
     for report, _ in reports:
         if report["suite"] == "peers":
@@ -125,9 +125,9 @@ def summary(reports):
             for r in report["products"]:
                 found.setdefault((r["m"], r["n"], r["k"]), {})[r["engine"]] = r["gflops"]
             shares = sorted(engines["highway"] / max(engines.values()) for engines in found.values())
-            rows.append(["products by the loops, all shapes below", "the best engine", f"{ratio(shares[0])} to {ratio(shares[-1])}, median {ratio(shares[len(shares) // 2])}"])
-    text = "## In short\n\nTimes as fast as, forward and then forward + backward where there are two numbers.\n\n"
-    return text + table(["what", "against", "ratio"], rows) + "\n" if rows else ""
+            rows.append(["`highway` products, all shapes below", "the fastest engine", f"{ratio(shares[0])} to {ratio(shares[-1])}, median {ratio(shares[len(shares) // 2])}"])
+    text = "## Summary\n\nSpeed relative to a peer; two numbers are forward, then forward and backward.\n\n"
+    return text + table(["", "compared with", "times as fast"], rows) + "\n" if rows else ""
 
 
 # ---- A section for each kind of file --------------------------------------------------------------

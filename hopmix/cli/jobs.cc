@@ -76,7 +76,7 @@ void run_jobs(const std::vector<std::vector<std::string>>& commands, int64_t job
     while (!stopping && next < commands.size() && static_cast<int64_t>(running.size()) < jobs) {
       std::FILE* errors = std::tmpfile();
       if (!errors)
-        throw Error(std::string("cannot make a temporary file: ") + std::strerror(errno));
+        throw Error(std::string("cannot create a temporary file: ") + std::strerror(errno));
       running[start(commands[next], errors)] = {next, errors};
       ++next;
     }

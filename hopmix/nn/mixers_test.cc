@@ -321,8 +321,8 @@ TEST_P(MixerTest, PrefillInBfloat16) {
   Context context;
   const Tensor y = mixer->prefill(x, state, context);
   EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-  // The same weights and inputs in double: prefill is as near to that as forward is, by the median,
-  // for where tokens are selected rounding may select others.
+  // With the same weights and inputs in double, prefill is about as accurate as forward. Compare
+  // medians, because rounding may change which tokens are selected.
   Context third;
   const Tensor whole = mixer->forward(x, third);
   mixer->to(torch::kFloat64);

@@ -20,7 +20,7 @@ Packing::Packing(const torch::Tensor& cu_seqlens, const torch::Tensor& tokens) {
     throw Error("cu_seqlens: must be int64 [N + 1], with 0 as its first entry");
   }
   if (tokens.size(0) != 1) {
-    throw Error("tokens: must be one row that cu_seqlens divides, but have " +
+    throw Error("tokens: must have one row with cu_seqlens, but has " +
                 std::to_string(tokens.size(0)));
   }
   cu_seqlens_ = cu_seqlens.contiguous();

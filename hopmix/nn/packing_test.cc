@@ -47,8 +47,7 @@ TEST(Packing, Errors) {
   EXPECT_EQ(error(numbers({1, 5})), "cu_seqlens[0] = 1: must be 0");
   EXPECT_EQ(error(numbers({0, 3, 2, 5})), "cu_seqlens[2] = 2: must be at least cu_seqlens[1] = 3");
   EXPECT_EQ(error(numbers({0, 3, 4})), "cu_seqlens[2] = 4: must be the number of tokens, 5");
-  EXPECT_EQ(error(numbers({0, 3, 5}), 2),
-            "tokens: must be one row that cu_seqlens divides, but have 2");
+  EXPECT_EQ(error(numbers({0, 3, 5}), 2), "tokens: must have one row with cu_seqlens, but has 2");
   const std::string shape = "cu_seqlens: must be int64 [N + 1], with 0 as its first entry";
   for (const Tensor& bad :
        {torch::tensor({0, 5}, torch::kInt32), torch::zeros({1, 2}, torch::kInt64),

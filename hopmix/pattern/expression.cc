@@ -57,7 +57,7 @@ void reject_assignment(std::string_view text) {
 }  // namespace
 
 const std::vector<std::string>& expression_names() {
-  static const std::vector<std::string> all = [] {  // a parser takes as long as an expression
+  static const std::vector<std::string> all = [] {  // building a parser is slow
     const mu::Parser parser = make_parser();
     std::vector<std::string> names;
     for (const auto& [name, function] : parser.GetFunDef()) names.push_back(name);

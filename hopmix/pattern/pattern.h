@@ -50,7 +50,7 @@ class Pattern {
   /// offsets.
   bool inherits() const;
 
-  /// Whether row i is every token below i, written as `dense`.
+  /// Whether this is the pattern `dense`, where row i is every token below i.
   bool is_dense() const;
 
   /// The most tokens this spec can describe: those of the shortest file of a dag, else 2^31 - 1.

@@ -96,8 +96,9 @@ std::vector<MqarSize> parse_mqar_sizes(const std::string& text, const std::strin
     if (good && take(rest, '*')) good = (size.weight = take_number(rest)) >= 0;
     more = take(rest, ',');
     if (!good || (!more && !rest.empty())) {
-      throw Error(name + " = '" + text +
-                  "': must read length:pairs, or several with weights such as 64:4*5, 128:8");
+      throw Error(
+          name + " = '" + text +
+          "': must have the form length:pairs, or several with weights such as 64:4*5, 128:8");
     }
     sizes.push_back(size);
   }
@@ -111,7 +112,7 @@ Task mqar_task(const MqarConfig& config, const std::string& where) {
     value << config.power_a;
     throw Error(where + "power_a = " + value.str() + ": must be above 0 and finite");
   }
-  if (config.sizes.empty()) throw Error(where + "sizes: must have at least one");
+  if (config.sizes.empty()) throw Error(where + "sizes: must list at least one size");
   int64_t longest = 0;
   std::vector<int64_t> ends;  // cumulative sums of the weights
   std::vector<std::function<Batch(int64_t, uint64_t)>> samples;

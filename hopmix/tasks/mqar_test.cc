@@ -142,9 +142,10 @@ TEST(Mqar, MixesSizesByTheirWeights) {
 TEST(Mqar, SizesThatCannotBeRead) {
   for (const std::string text : {"", "64", "64:", ":4", "64:4*", "64:4,", "64:4 8", "64:4*x",
                                  "-64:4", "64:4;128:8", "99999999999999999999:4"}) {
-    EXPECT_EQ(error_of([&] { parse_mqar_sizes(text, "task.sizes"); }),
-              "task.sizes = '" + text +
-                  "': must read length:pairs, or several with weights such as 64:4*5, 128:8");
+    EXPECT_EQ(
+        error_of([&] { parse_mqar_sizes(text, "task.sizes"); }),
+        "task.sizes = '" + text +
+            "': must have the form length:pairs, or several with weights such as 64:4*5, 128:8");
   }
 }
 

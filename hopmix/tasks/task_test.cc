@@ -353,7 +353,8 @@ TEST(Registry, Errors) {
        "vocabulary / 2"},
       {"name = 'mqar'\nsizes = '64:4*0'", "task.sizes: weight = 0: must be from 1 to 16777216"},
       {"name = 'mqar'\nsizes = '64x4'",
-       "task.sizes = '64x4': must read length:pairs, or several with weights such as 64:4*5, "
+       "task.sizes = '64x4': must have the form length:pairs, or several with weights such as "
+       "64:4*5, "
        "128:8"},
       {"name = 'mqar'\nvocabulary = 9", "task.vocabulary = 9: must be even"},
       {"name = 'mqar'\npower_a = 0.0", "task.power_a = 0: must be above 0 and finite"},

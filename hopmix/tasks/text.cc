@@ -152,7 +152,8 @@ void check_documents(const TextConfig& config, const std::string& where) {
   check_choice(where + "documents", config.documents, {"none", "files", kSeparated});
   const bool separated = config.documents == kSeparated;
   if (separated && config.separator.empty()) {
-    throw Error(where + "separator = \"\": must be what ends a document, such as \"\\n\\n\"");
+    throw Error(where +
+                "separator = \"\": must be the string that ends a document, such as \"\\n\\n\"");
   }
   if (!separated && !config.separator.empty()) {
     throw Error(where + "separator = " + config::in_one_line(config.separator) +

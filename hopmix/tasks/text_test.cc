@@ -313,7 +313,7 @@ TEST_F(TextTest, ErrorsOfDocuments) {
   EXPECT_EQ(error({.documents = "file"}),
             "task.documents = 'file': must be a known name; did you mean 'files'?");
   EXPECT_EQ(error({.documents = "separated"}),
-            "task.separator = \"\": must be what ends a document, such as \"\\n\\n\"");
+            "task.separator = \"\": must be the string that ends a document, such as \"\\n\\n\"");
   EXPECT_EQ(error({.documents = "files", .separator = "\n"}),
             "task.separator = \"\\n\": applies only to documents = 'separated', not to 'files'");
   EXPECT_EQ(error({.separator = "-"}),

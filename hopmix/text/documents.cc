@@ -236,7 +236,7 @@ Tokens open_tokens(const Document& document, const Tokenizer& tokenizer, const f
   const fs::path entry = entry_of(document, tokenizer, cache, separator);
   std::error_code error;
   fs::create_directories(cache, error);
-  if (error) throw Error("cannot make '" + cache.string() + "': " + error.message());
+  if (error) throw Error("cannot create '" + cache.string() + "': " + error.message());
   const bool parts = !separator.empty();
   std::optional<Tokens> tokens = read_entry(entry, parts);
   if (!tokens) {

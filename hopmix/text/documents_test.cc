@@ -234,7 +234,7 @@ TEST_F(DocumentsTest, ACacheThatCannotBeMade) {
   const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
   const fs::path cache = folder_ / "x" / "cache";  // below a file
   EXPECT_EQ(error_of([&] { open_tokens(document, tokenizer, cache); }),
-            "cannot make '" + cache.string() + "': Not a directory");
+            "cannot create '" + cache.string() + "': Not a directory");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   const path config = run / "config.toml";
   std::error_code error;
   std::filesystem::create_directories(run, error);
-  if (error) throw Error("cannot make '" + run.string() + "': " + error.message());
+  if (error) throw Error("cannot create '" + run.string() + "': " + error.message());
   RunLock lock(run);  // before looking inside: of two processes that create a run, only one may
   if (is_new(run)) {
     write_file(config, config::to_string(resolved));

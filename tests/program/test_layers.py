@@ -1,4 +1,4 @@
-"""The folders of hopmix/ include only what docs/architecture.md lets them."""
+"""The folders of hopmix/ include only what docs/architecture.md allows."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ SOURCES = ROOT / "hopmix"
 
 
 def layers():
-    """Each folder with the layers that its row of the table names, and all that those may use."""
+    """Each folder with the layers that its table row allows, directly or through another layer."""
     rows = re.findall(r"^\| `(\w+)/` \|.*\| (.+?) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
     names = [name for name, _ in rows]
     allowed = {}

@@ -110,7 +110,7 @@ def test_a_gradient_that_is_not_finite_stops_with_advice():
 
 def test_a_place_that_cannot_be_written():
     assert refuse("train", "tiny.toml", "--quiet", "--out", "tiny.toml/run") == (
-        "cannot make 'tiny.toml/run': Not a directory"
+        "cannot create 'tiny.toml/run': Not a directory"
     )
 
 
@@ -118,7 +118,7 @@ def test_a_place_that_cannot_be_written():
 def test_a_folder_without_permission():
     Path("locked").mkdir(mode=0o555)
     message = refuse("train", "tiny.toml", "--quiet", "--out", "locked/run")
-    assert message == "cannot make 'locked/run': Permission denied"
+    assert message == "cannot create 'locked/run': Permission denied"
 
 
 # ---- Measuring ------------------------------------------------------------------------------------
