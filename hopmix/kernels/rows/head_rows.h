@@ -14,9 +14,14 @@
 
 namespace hopmix::kernels {
 
-/// Token i of the sequence lies at data + i * stride; T may be const.
+/// Token i of the sequence lies at data + i * stride; T may be const. Without data there is nothing
+/// to read or write.
 template <typename T>
 struct HeadOf {
+  using Value = std::remove_const_t<T>;
+  using A = Accumulator<Value>;
+  using Element = std::conditional_t<std::is_const_v<T>, const A, A>;
+
   T* data = nullptr;
   int64_t stride = 0, width = 0;
 
@@ -33,19 +38,69 @@ struct HeadOf {
   explicit operator bool() const { return data != nullptr; }
 
   /// Whether vectors may read and write the rows where they lie.
-  static constexpr bool kSameType =
-      std::is_same_v<std::remove_const_t<T>, Accumulator<std::remove_const_t<T>>>;
+  static constexpr bool kSameType = std::is_same_v<Value, A>;
   bool direct() const { return kSameType && width % kPad == 0; }
 
   /// The rows as a matrix that aligned vectors may read in place, if they lie like one; else null.
-  const Accumulator<std::remove_const_t<T>>* matrix() const {
+  const A* matrix() const {
     if constexpr (kSameType) {
       const bool aligned = reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0;
       if (direct() && stride == width && aligned) return data;
     }
     return nullptr;
   }
+
+  /// Memory for up to `most` rows of a block, if vectors need them copied.
+  PaddedRows<A> copy(int64_t most) const {
+    return data == nullptr || direct() ? PaddedRows<A>() : PaddedRows<A>(most, width);
+  }
+
+  /// The block that starts at row `first`, where it lies or in `copy`. Of rows that are read,
+  /// load() comes first; after those that are written, store().
+  BlockRows<Element> block(const PaddedRows<A>& copy, int64_t first) const {
+    if constexpr (kSameType) {
+      if (data != nullptr && direct()) return {{(*this)[first], stride}, first};
+    }
+    return {{copy[0], copy.view().stride}, first};
+  }
+
+  /// Rows [begin, end) of the block that starts at row `first`, padded with zeros.
+  void load(const PaddedRows<A>& copy, int64_t first, int64_t begin, int64_t end) const {
+    if (data == nullptr || direct()) return;
+    for (int64_t i = begin; i < end; ++i) {
+      A* to = copy[i - first];
+      for (int64_t c = 0; c < width; ++c) to[c] = static_cast<A>((*this)[i][c]);
+      std::fill(to + width, to + padded(width), A{0});
+    }
+  }
+
+  /// Puts columns [from, to) of rows [begin, end) where they belong.
+  void store(const PaddedRows<A>& copy, int64_t first, int64_t begin, int64_t end, int64_t from,
+             int64_t to) const {
+    if (data == nullptr || direct()) return;
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t c = from; c < std::min(to, width); ++c) {
+        (*this)[i][c] = static_cast<T>(copy[i - first][c]);
+      }
+    }
+  }
+
+  /// One number a row: rows [begin, end) of the block that starts at `first`, to[0] being its own.
+  void load_numbers(int64_t first, int64_t begin, int64_t end, A* to) const {
+    for (int64_t i = begin; i < end; ++i) to[i - first] = static_cast<A>(*(*this)[i]);
+  }
+  void store_numbers(int64_t first, int64_t begin, int64_t end, const A* from) const {
+    for (int64_t i = begin; data != nullptr && i < end; ++i) {
+      *(*this)[i] = static_cast<T>(from[i - first]);
+    }
+  }
 };
+
+/// The same rows, to read.
+template <typename A>
+BlockRows<const A> read_only(const BlockRows<A>& rows) {
+  return {{rows.rows.data, rows.rows.stride}, rows.first};
+}
 
 /// to = row `from` of `width` numbers, padded with zeros.
 template <typename T>
