@@ -8,7 +8,7 @@
 #include "hopmix/kernels/rows/pass.h"
 #include "hopmix/kernels/rows/read_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
-#include "hopmix/kernels/rows/slot_rows.h"
+#include "hopmix/kernels/rows/scores.h"
 #include "hopmix/kernels/rows/solved.h"
 
 namespace hopmix::kernels {
@@ -34,33 +34,27 @@ class Heads {
       : kv_head_(first_head / (in.heads / in.kv_heads)),
         scale_(static_cast<A>(in.scale)),
         pass_(in.rows.of(s, first_head), s.length, in.key_width, in.value_width, team),
-        k_({in.k, in.sequences, s, in.kv_heads, kv_head_, in.key_width}, pass_.slots(),
-           pass_.stride()),
+        scores_(in, s, first_head, count, count, out.q, out.k, pass_),
         v_(in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width),
         z_(pass_.by_slot()),
         later_(pass_.by_slot(grad_y)),
-        dk_by_slot_(pass_.by_slot(out.k)),
         y_({y, in.sequences, s, in.heads, first_head, in.value_width}, s.length,
            pass_.plan().block),
-        dk_({out.k, in.sequences, s, in.kv_heads, kv_head_, in.key_width}, pass_.plan(), count),
         dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.plan(), count) {
     for (int64_t head = first_head; head < first_head + count; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
-      heads_.push_back({in.rows.of(s, head), at(in.q, in.key_width), at(grad_y, in.value_width),
+      heads_.push_back({in.rows.of(s, head), at(grad_y, in.value_width),
                         y_.exact(at(given_y, in.value_width)), at(in.gate, 1), at(in.d, 1),
-                        at(in.d_self, 1), at(out.q, in.key_width), at(out.gate, 1), at(out.d, 1),
-                        at(out.d_self, 1)});
+                        at(in.d_self, 1), at(out.gate, 1), at(out.d, 1), at(out.d_self, 1)});
     }
     const Head& head = heads_[0];
     const int64_t block = pass_.plan().block;
     for (int64_t n = 0; n < pass_.places(); ++n) {
-      work_.push_back({head.q.copy(block), v_.copy(block), head.grad_y.copy(block),
-                       PaddedRows<A>(kNumbers, block),
+      work_.push_back({v_.copy(block), head.grad_y.copy(block), PaddedRows<A>(kNumbers, block),
                        PaddedRows<A>(grad_y ? block : 0, in.value_width)});
     }
-    dq_copy_ = head.dq.copy(block);
   }
 
   void forward(const Member& team) {
@@ -79,8 +73,8 @@ class Heads {
                  {kStates, &Heads::softmax},
                  {kStates, &Heads::solve_transposed},
                  {kStates, &Heads::slopes},
-                 {kKeys, &Heads::query_gradient},
-                 {kKeys, &Heads::key_gradient}});
+                 {kKeys, &Heads::query_gradients},
+                 {kKeys, &Heads::key_gradients}});
     }
     pass_.give_back(team);
   }
@@ -88,10 +82,10 @@ class Heads {
  private:
   struct Head {
     Rows rows;
-    HeadOf<const T> q, grad_y;
+    HeadOf<const T> grad_y;
     HeadOf<const A> y;
     HeadOf<const T> gate, d, d_self;
-    HeadOf<T> dq, dgate, dd, dd_self;
+    HeadOf<T> dgate, dd, dd_self;
   };
 
   // Numbers of each row of a block.
@@ -99,7 +93,7 @@ class Heads {
 
   // Of a block in work.
   struct Work {
-    PaddedRows<A> q, v, grad_y;  // if copied
+    PaddedRows<A> v, grad_y;  // if copied
     PaddedRows<A> numbers;
     PaddedRows<A> total;  // L
   };
@@ -113,10 +107,7 @@ class Heads {
                {kStates, &Heads::solve}});
   }
 
-  void enter_keys(int64_t, const Entering& tokens) {
-    k_.enter(tokens);
-    if (dk_) enter_loops<T>().zero(tokens, pass_.key_width(), dk_by_slot_.view());
-  }
+  void enter_keys(int64_t, const Entering& tokens) { scores_.enter(tokens); }
 
   // z = y + d v; nothing was sent back to it yet.
   void enter_states(int64_t h, const Entering& tokens) {
@@ -129,7 +120,7 @@ class Heads {
   void load(const Block& b, Part& part, int64_t begin, int64_t end) {
     const Head& head = heads_[b.head];
     const Work& work = work_[b.place];
-    head.q.load(work.q, b.first, begin, end);
+    scores_.load(b.head, b, begin, end);
     v_.load(work.v, b.first, begin, end);
     head.grad_y.load(work.grad_y, b.first, begin, end);
     head.gate.load_numbers(b.first, begin, end, work.numbers[kGate]);
@@ -140,10 +131,7 @@ class Heads {
     if (head.grad_y) part.u.resize(part.reads.size());
   }
 
-  void logits(const Block& b, Part& part) {
-    rows_.dots(part.reads, heads_[b.head].q.block(work_[b.place].q, b.first), k_.data(),
-               pass_.key_width(), scale_, part.p);
-  }
+  void logits(const Block& b, Part& part) { scores_.make(b.head, b, part.reads, part.p); }
 
   void softmax(const Block&, Part& part) { rows_.softmax(part.reads, part.p); }
 
@@ -164,7 +152,7 @@ class Heads {
   // dgate, dd, dd_self, and p becomes scale ds
   void slopes(const Block& b, Part& part) {
     const Head& head = heads_[b.head];
-    const bool wants_logits = head.dq || dk_;
+    const bool wants_logits = scores_.wants_gradients();
     const GlrAttentionBlock<A> all = block_of(b);
     const PaddedRows<A>& numbers = work_[b.place].numbers;
     const int64_t begin = part.reads.begin(), end = part.reads.end(), at = begin - b.first;
@@ -181,20 +169,13 @@ class Heads {
     head.dd_self.store_numbers(b.first, begin, end, numbers[kOwnSlope]);
   }
 
-  // dq_i = scale sum_j ds_ij k_j
-  void query_gradient(const Block& b, Part& part) {
-    const HeadOf<T>& dq = heads_[b.head].dq;
-    if (!dq) return;
-    rows_.gather(part.reads, part.p, k_.data(), dq.block(dq_copy_, b.first), 0, pass_.key_width());
-    dq.store(dq_copy_, b.first, part.reads.begin(), part.reads.end(), 0, pass_.key_width());
+  void query_gradients(const Block& b, Part& part) {
+    scores_.query_gradients(b.head, b, part.reads, part.p);
   }
 
-  // dk_j += scale ds_ij q_i
-  void key_gradient(const Block& b, Part& part, Columns c) {
-    if (!dk_) return;
-    rows_.scatter(part.reads, part.p, heads_[b.head].q.block(work_[b.place].q, b.first),
-                  dk_by_slot_[0], c.from, c.to);
-    dk_.take(dk_by_slot_, b, part.reads, c);
+  void key_gradients(const Block& b, Part& part, Columns c) {
+    scores_.add_key_gradients(b.head, b, part.reads, part.p, c);
+    scores_.store_key_gradients(b, part.reads, c);
   }
 
   GlrAttentionBlock<A> block_of(const Block& b) const {
@@ -222,14 +203,13 @@ class Heads {
   int64_t kv_head_;
   A scale_;
   Pass<Part> pass_;
-  SlotRows<T> k_;
+  Scores<T> scores_;
   HeadOf<const T> v_;
-  PaddedRows<A> z_, later_, dk_by_slot_;  // by slot; later: what the readers of a token send to z
+  PaddedRows<A> z_, later_;  // by slot; later: what the readers of a token send back to z
   Solved<T> y_;
-  ReadGradient<T> dk_, dv_;
+  ReadGradient<T> dv_;
   std::vector<Head> heads_;
   std::vector<Work> work_;  // by place
-  PaddedRows<A> dq_copy_;   // if written there first
 };
 
 }  // namespace
