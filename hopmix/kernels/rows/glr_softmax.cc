@@ -254,8 +254,8 @@ void glr_softmax(const GlrSoftmaxInputs<T>& in, T* y) {
   for_each_head(
       in.sequences, in.heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
-      [&](const Sequence& s, int64_t head, int64_t team) {
-        return Heads<T>(in, s, head, 1, y, nullptr, nullptr, {}, team);
+      [&](int64_t sequence, int64_t head, int64_t team) {
+        return Heads<T>(in, in.sequences.list[sequence], head, 1, y, nullptr, nullptr, {}, team);
       },
       &Heads<T>::forward);
 }
@@ -268,8 +268,9 @@ void glr_softmax_backward(const GlrSoftmaxInputs<T>& in, const T* y, const T* gr
   for_each_head(
       in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
-      [&](const Sequence& s, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, s, kv_head * group, group, nullptr, y, grad_y, out, team);
+      [&](int64_t sequence, int64_t kv_head, int64_t team) {
+        return Heads<T>(in, in.sequences.list[sequence], kv_head * group, group, nullptr, y, grad_y,
+                        out, team);
       },
       &Heads<T>::backward);
 }

@@ -262,14 +262,14 @@ class Pass<Part>::Worker {
   int64_t block_ = -1;  // where the slots are
 };
 
-/// A task for each of `heads` in each sequence: make(sequence, head, team) once, and then `run` by
-/// each member of the team; of `most` at most (parallel_teams).
+/// A task for each of `heads` in each sequence, shared by `most` members at most (parallel_teams):
+/// make(sequence, head, team) once, `run` by each member.
 template <typename Make, typename Task>
 void for_each_head(const Sequences& all, int64_t heads, int64_t entries, int64_t most,
                    const Make& make, void (Task::*run)(const Member&)) {
   parallel_teams(
       all.count() * heads, entries, most,
-      [&](int64_t task, int64_t team) { return make(all.list[task / heads], task % heads, team); },
+      [&](int64_t task, int64_t team) { return make(task / heads, task % heads, team); },
       [&](int64_t, Task& task, const Member& member) { (task.*run)(member); });
 }
 
