@@ -206,6 +206,7 @@ class Pass<Part>::Worker {
       }
     }
     part = {};  // to the thread that took it
+    team_.sync();
   }
 
  private:
