@@ -7,7 +7,7 @@
 #include "hopmix/kernels/rows/glr_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/read_gradient.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 #include "hopmix/kernels/rows/solved.h"
@@ -207,7 +207,7 @@ class Head {
   PaddedRows<A> y_by_slot_;  // while it is solved
   HeadOf<const T> grad_y_;
   PaddedRows<A> later_, dx_by_slot_;  // later: what readers send back to y
-  ReadGradient<T> dx_;
+  SharedGradient<T> dx_;
   std::optional<SlotRows<A>> solved_;  // backward: y
   std::vector<Work> work_;             // by place
 };

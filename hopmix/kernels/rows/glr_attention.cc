@@ -6,7 +6,7 @@
 #include "hopmix/kernels/rows/glr_attention_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/read_gradient.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
 #include "hopmix/kernels/rows/solved.h"
@@ -207,7 +207,7 @@ class Heads {
   HeadOf<const T> v_;
   PaddedRows<A> z_, later_;  // by slot; later: what the readers of a token send back to z
   Solved<T> y_;
-  ReadGradient<T> dv_;
+  SharedGradient<T> dv_;
   std::vector<Head> heads_;
   std::vector<Work> work_;  // by place
 };

@@ -6,7 +6,7 @@
 #include "hopmix/kernels/rows/glr_softmax_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/read_gradient.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
 #include "hopmix/kernels/rows/slot_rows.h"
@@ -241,7 +241,7 @@ class Heads {
   Solved<T> y_;
   PaddedRows<A> later_, dv_by_slot_;  // later: what readers send back to y
   std::vector<A> dd_by_slot_, dg_by_slot_;
-  ReadGradient<T> dv_;
+  SharedGradient<T> dv_;
   std::vector<Head> heads_;
   std::vector<SlotRows<A>> solved_;  // y of each head
   std::vector<Work> work_;           // by place

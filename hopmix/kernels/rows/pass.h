@@ -37,7 +37,7 @@ struct Columns {
 
 /// One step of a block, done before the next. A Part is what is computed for the reads of some of
 /// its rows.
-///   enter    tokens get their slots, in any order;
+///   enter    tokens get their slots, in any order, in the arrays that it sweeps;
 ///   load     makes the part of rows [begin, end), before anything is computed;
 ///   rows     works on each part by itself;
 ///   columns  works on one part after another, in the order of the pass, some columns by

@@ -6,7 +6,7 @@
 
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/read_gradient.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 
@@ -86,7 +86,7 @@ class Scores {
   A scale_;
   SlotRows<T> k_;
   PaddedRows<A> dk_by_slot_;
-  ReadGradient<T> dk_;
+  SharedGradient<T> dk_;
   std::vector<HeadOf<const T>> q_;
   std::vector<HeadOf<T>> dq_;
   std::vector<std::vector<PaddedRows<A>>> copies_;  // of q, by place and head

@@ -6,7 +6,7 @@
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/read_gradient.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
 #include "hopmix/kernels/rows/slot_rows.h"
@@ -202,7 +202,7 @@ class Heads {
   Scores<T> scores_;
   SlotRows<T> v_;
   PaddedRows<A> dv_by_slot_;
-  ReadGradient<T> dv_;
+  SharedGradient<T> dv_;
   std::vector<A> scale_;  // for each row of a block
   std::vector<Head> heads_;
   std::vector<Work> work_;  // by place
