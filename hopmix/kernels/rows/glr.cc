@@ -7,8 +7,8 @@
 #include "hopmix/kernels/rows/glr_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 #include "hopmix/kernels/rows/solved.h"
 
@@ -39,8 +39,7 @@ class Head {
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
         grad_y_(rows_of(grad_y)),
         later_(pass_.by_slot(grad_y)),
-        dx_by_slot_(pass_.by_slot(out.x)),
-        dx_(rows_of(out.x), pass_.plan()) {
+        dx_(rows_of(out.x), pass_) {
     if (grad_y) {
       solved_.emplace(y_.exact(rows_of(given_y)), pass_.slots(), pass_.stride());
     }
@@ -96,7 +95,7 @@ class Head {
 
   void enter_inputs(int64_t, const Entering& tokens) {
     x_.enter(tokens);
-    if (dx_) enter_loops<A>().zero(tokens, pass_.stride(), dx_by_slot_.view());
+    dx_.enter(tokens);
   }
 
   void enter_solved(int64_t, const Entering& tokens) {
@@ -152,7 +151,7 @@ class Head {
   void input_gradients(const Block& b, Part& part, Columns c) {
     if (!dx_) return;
     loops_.input_gradients(block_of(b), part, b.slots, c.from, c.to);
-    dx_.take(dx_by_slot_, b, part.reads, c);
+    dx_.store(b, part.reads, c);
   }
 
   // dalpha_ij = lambda_i . x_j, dalpha_ii too
@@ -191,7 +190,7 @@ class Head {
     all.out = y_.rows(b.first);
     all.grad_y = grad_y_.block(work.grad_y, b.first);
     all.later = later_.view();
-    all.dx = dx_by_slot_.view();
+    all.dx = dx_.view();
     return all;
   }
 
@@ -206,8 +205,8 @@ class Head {
   Solved<T> y_;
   PaddedRows<A> y_by_slot_;  // while it is solved
   HeadOf<const T> grad_y_;
-  PaddedRows<A> later_, dx_by_slot_;  // later: what readers send back to y
-  SharedGradient<T> dx_;
+  PaddedRows<A> later_;  // later: what readers send back to y
+  SlotGradient<T> dx_;
   std::optional<SlotRows<A>> solved_;  // backward: y
   std::vector<Work> work_;             // by place
 };

@@ -6,9 +6,9 @@
 #include "hopmix/kernels/rows/glr_attention_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/solved.h"
 
 namespace hopmix::kernels {

@@ -6,9 +6,9 @@
 #include "hopmix/kernels/rows/glr_softmax_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 #include "hopmix/kernels/rows/solved.h"
 
@@ -34,16 +34,14 @@ class Heads {
         scores_(in, s, first_head, count, count, out.q, out.k, pass_),
         v_({in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.slots(),
            pass_.stride()),
-        d_(pass_.slots().count()),
-        g_(pass_.slots().count()),
+        d_(pass_.slots()),
+        g_(pass_.slots()),
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
         y_({y, in.sequences, s, in.heads, first_head, in.value_width}, s.length,
            pass_.plan().block),
         later_(pass_.by_slot(grad_y)),
-        dv_by_slot_(pass_.by_slot(grad_y)),
-        dd_by_slot_(grad_y ? pass_.slots().count() : 0),
-        dg_by_slot_(dd_by_slot_.size()),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.plan(), count) {
+        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_, count,
+            grad_y != nullptr) {
     for (int64_t head = first_head; head < first_head + count; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
@@ -111,17 +109,13 @@ class Heads {
 
   void enter_keys(int64_t h, const Entering& tokens) {
     scores_.enter(tokens);
-    for (int64_t n = 0; n < tokens.count; ++n) {
-      const int64_t i = tokens.token(n), slot = tokens.slots->of(i);
-      d_[slot] = static_cast<A>(*heads_[h].d[i]);
-      g_[slot] = static_cast<A>(*heads_[h].g[i]);
-      if (!dd_by_slot_.empty()) dd_by_slot_[slot] = dg_by_slot_[slot] = 0;
-    }
+    d_.enter(tokens, heads_[h].d);
+    if (in_.gate_on_read) g_.enter(tokens, heads_[h].g);
   }
 
   void enter_solved(int64_t h, const Entering& tokens) {
     solved_[h].enter(tokens);
-    enter_loops<A>().zero(tokens, pass_.value_width(), dv_by_slot_.view());
+    dv_.enter(tokens);
     enter_loops<A>().zero(tokens, pass_.value_width(), later_.view());
   }
 
@@ -153,7 +147,7 @@ class Heads {
   // lambda_i, dv_i, and what row i sends back to y_j and v_j
   void solve_transposed(const Block& b, Part& part, Columns c) {
     loops_.solve_transposed(block_of(b), part, b.slots, c.from, c.to);
-    dv_.take(dv_by_slot_, b, part.reads, c);
+    dv_.store(b, part.reads, c);
   }
 
   bool wants_logits(const Head& head) const {
@@ -182,25 +176,13 @@ class Heads {
 
   // Also what belongs to j alone: a number each, for one member.
   void key_gradients(const Block& b, Part& part, Columns c) {
-    if (c.to == pass_.key_width()) logits_of_reads(b, part);
+    if (c.to == pass_.key_width()) {
+      const Head& head = heads_[b.head];
+      d_.take(part.reads, part.direct_slope, b.slots, head.dd);
+      if (in_.gate_on_read) g_.take(part.reads, part.slope, b.slots, head.dg);
+    }
     scores_.add_key_gradients(b.head, b, part.reads, part.direct, c);
     scores_.store_key_gradients(b, part.reads, c);
-  }
-
-  void logits_of_reads(const Block& b, const Part& part) {
-    const Head& head = heads_[b.head];
-    if (!head.dd && !head.dg) return;
-    for (int64_t i = part.reads.end() - 1; i >= part.reads.begin(); --i) {
-      const int32_t* at = part.reads.slots(i);
-      const A *x = part.direct_slope.at(part.reads, i), *y = part.slope.at(part.reads, i);
-      for (int64_t m = 0; m < part.reads.count(i); ++m) {
-        dd_by_slot_[at[m]] += x[m];
-        dg_by_slot_[at[m]] += y[m];
-      }
-      const int32_t own = b.slots.of(i);
-      if (head.dd) *head.dd[i] = static_cast<T>(dd_by_slot_[own]);
-      if (head.dg && in_.gate_on_read) *head.dg[i] = static_cast<T>(dg_by_slot_[own]);
-    }
   }
 
   BlockRows<const A> lambda(const Block& b) const {
@@ -221,7 +203,7 @@ class Heads {
     all.out = y_.rows(b.first);
     all.grad_y = heads_[b.head].grad_y.block(work.grad_y, b.first);
     all.later = later_.view();
-    all.dv = dv_by_slot_.view();
+    all.dv = dv_.view();
     all.lambda = {work.lambda.view(), b.first};
     all.dd_self = work.numbers[kOwnSlope];
     all.dg = work.numbers[kGateSlope];
@@ -236,12 +218,11 @@ class Heads {
   Pass<Part> pass_;
   Scores<T> scores_;
   SlotRows<T> v_;
-  std::vector<A> d_, g_;     // by slot
+  SlotNumbers<T> d_, g_;
   PaddedRows<A> y_by_slot_;  // while it is solved
   Solved<T> y_;
-  PaddedRows<A> later_, dv_by_slot_;  // later: what readers send back to y
-  std::vector<A> dd_by_slot_, dg_by_slot_;
-  SharedGradient<T> dv_;
+  PaddedRows<A> later_;  // later: what readers send back to y
+  SlotGradient<T> dv_;
   std::vector<Head> heads_;
   std::vector<SlotRows<A>> solved_;  // y of each head
   std::vector<Work> work_;           // by place

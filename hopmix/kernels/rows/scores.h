@@ -6,8 +6,8 @@
 
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 
 namespace hopmix::kernels {
@@ -27,9 +27,8 @@ class Scores {
         k_({in.k, in.sequences, s, in.kv_heads, first_head / (in.heads / in.kv_heads),
             in.key_width},
            pass.slots(), pass.stride()),
-        dk_by_slot_(pass.by_slot(dk)),
         dk_({dk, in.sequences, s, in.kv_heads, first_head / (in.heads / in.kv_heads), in.key_width},
-            pass.plan(), passes),
+            pass, passes),
         copies_(pass.places()) {
     const int64_t block = pass.plan().block;
     for (int64_t head = first_head; head < first_head + count; ++head) {
@@ -45,7 +44,7 @@ class Scores {
 
   void enter(const Entering& tokens) const {
     k_.enter(tokens);
-    if (dk_) enter_loops<A>().zero(tokens, width_, dk_by_slot_.view());
+    dk_.enter(tokens);
   }
 
   void load(int64_t head, const Block& b, int64_t begin, int64_t end) const {
@@ -68,12 +67,12 @@ class Scores {
   /// dk_j += ds_ij q_i, last row first.
   void add_key_gradients(int64_t head, const Block& b, const ReadsView& reads, const PerRead<A>& ds,
                          Columns c) const {
-    if (dk_) rows_.scatter(reads, ds, queries(head, b), dk_by_slot_[0], c.from, c.to);
+    if (dk_) rows_.scatter(reads, ds, queries(head, b), dk_.data(), c.from, c.to);
   }
 
   /// Of rows to which no other will add.
   void store_key_gradients(const Block& b, const ReadsView& reads, Columns c) const {
-    dk_.take(dk_by_slot_, b, reads, c);
+    dk_.store(b, reads, c);
   }
 
  private:
@@ -85,8 +84,7 @@ class Scores {
   int64_t width_;
   A scale_;
   SlotRows<T> k_;
-  PaddedRows<A> dk_by_slot_;
-  SharedGradient<T> dk_;
+  SlotGradient<T> dk_;
   std::vector<HeadOf<const T>> q_;
   std::vector<HeadOf<T>> dq_;
   std::vector<std::vector<PaddedRows<A>>> copies_;  // of q, by place and head

@@ -44,21 +44,50 @@ class SharedGradient {
     }
   }
 
-  /// The same of what was summed by slot.
-  void take(const PaddedRows<A>& by_slot, const Block& b, const ReadsView& part, Columns c) const {
-    if (!out_) return;
-    const BlockRows<A> rows = this->rows(b.first);
-    for (int64_t i = part.begin(); i < part.end(); ++i) {
-      const A* sum = by_slot[b.slots.of(i)];
-      std::copy(sum + c.from, sum + c.to, rows[i] + c.from);
-    }
-    store(b, part, c);
-  }
-
  private:
   HeadOf<T> out_;
   int64_t group_;
   PaddedRows<A> block_, sum_;
+};
+
+/// The same of what several rows read: summed by slot, last row first, until a row is done.
+template <typename T>
+class SlotGradient {
+ public:
+  using A = Accumulator<T>;
+
+  /// `wanted`: where to sum, even if the result goes nowhere.
+  template <typename Part>
+  SlotGradient(HeadOf<T> out, const Pass<Part>& pass, int64_t group, bool wanted)
+      : out_(out, pass.plan(), group), width_(padded(out.width)), by_slot_(pass.by_slot(wanted)) {}
+  template <typename Part>
+  SlotGradient(HeadOf<T> out, const Pass<Part>& pass, int64_t group = 1)
+      : SlotGradient(out, pass, group, static_cast<bool>(out)) {}
+
+  explicit operator bool() const { return static_cast<bool>(out_); }
+
+  RowsAt<A> view() const { return by_slot_.view(); }
+  A* data() const { return by_slot_[0]; }
+
+  void enter(const Entering& tokens) const {
+    if (data() != nullptr) enter_loops<A>().zero(tokens, width_, view());
+  }
+
+  /// Takes these columns of the rows of `part`, complete as far as head b.head of the group goes.
+  void store(const Block& b, const ReadsView& part, Columns c) const {
+    if (!out_) return;
+    const BlockRows<A> rows = out_.rows(b.first);
+    for (int64_t i = part.begin(); i < part.end(); ++i) {
+      const A* sum = by_slot_[b.slots.of(i)];
+      std::copy(sum + c.from, sum + c.to, rows[i] + c.from);
+    }
+    out_.store(b, part, c);
+  }
+
+ private:
+  SharedGradient<T> out_;
+  int64_t width_;
+  PaddedRows<A> by_slot_;
 };
 
 }  // namespace hopmix::kernels

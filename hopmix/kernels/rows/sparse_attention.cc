@@ -6,9 +6,9 @@
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/pass.h"
-#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/scores.h"
+#include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/slot_rows.h"
 
 namespace hopmix::kernels {
@@ -41,8 +41,7 @@ class Heads {
         scores_(in, s, first_head, count, /*passes=*/1, out.q, out.k, pass_),
         v_({in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.slots(),
            pass_.stride()),
-        dv_by_slot_(pass_.by_slot(out.v)),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.plan()),
+        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_),
         scale_(pass_.plan().block, static_cast<A>(in.scale)),
         work_(pass_.places()) {
     const int64_t block = pass_.plan().block;
@@ -120,7 +119,7 @@ class Heads {
 
   void enter_values(int64_t, const Entering& tokens) {
     v_.enter(tokens);
-    if (dv_) enter_loops<A>().zero(tokens, pass_.value_width(), dv_by_slot_.view());
+    dv_.enter(tokens);
   }
 
   void load(const Block& b, Part& part, int64_t begin, int64_t end) {
@@ -166,9 +165,9 @@ class Heads {
   void value_gradients(const Block& b, Part& part, Columns c) {
     if (!dv_) return;
     each_head(part, sum_turn(), [&](size_t h, const ReadsView& reads) {
-      rows_.scatter(reads, part.p[h], grad_y(b, h), dv_by_slot_[0], c.from, c.to);
+      rows_.scatter(reads, part.p[h], grad_y(b, h), dv_.data(), c.from, c.to);
     });
-    dv_.take(dv_by_slot_, b, part.reads[0], c);
+    dv_.store(b, part.reads[0], c);
   }
 
   // u_ij = G_i . v_j, and p becomes scale ds
@@ -201,8 +200,7 @@ class Heads {
   Pass<Part> pass_;
   Scores<T> scores_;
   SlotRows<T> v_;
-  PaddedRows<A> dv_by_slot_;
-  SharedGradient<T> dv_;
+  SlotGradient<T> dv_;
   std::vector<A> scale_;  // for each row of a block
   std::vector<Head> heads_;
   std::vector<Work> work_;  // by place
