@@ -24,6 +24,7 @@ struct GlrBlock {
 /// Coefficients of the reads of some rows, or their gradients.
 template <typename A>
 struct GlrReads {
+  using Number = A;
   Reads reads;
   PerRead<A> alpha, beta;
 };

@@ -1,465 +1,259 @@
 #include "hopmix/kernels/rows/glr_softmax.h"
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
-#include "hopmix/kernels/rows/entering.h"
+#include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/rows/glr_softmax_loops.h"
 #include "hopmix/kernels/rows/head_rows.h"
-#include "hopmix/kernels/base/parallel.h"
-#include "hopmix/kernels/rows/pipeline.h"
-#include "hopmix/kernels/rows/row_blocks.h"
+#include "hopmix/kernels/rows/pass.h"
 #include "hopmix/kernels/rows/row_loops.h"
+#include "hopmix/kernels/rows/scores.h"
 #include "hopmix/kernels/rows/shared_gradient.h"
 #include "hopmix/kernels/rows/slot_rows.h"
+#include "hopmix/kernels/rows/solved.h"
 
 namespace hopmix::kernels {
 namespace {
 
+// Some query heads of one key/value head, in turn. README.md has the equations. Who sweeps the keys
+// makes the weights, which takes as long as the sums over v and y; backward it also has v, while dv
+// goes with the states, as both are made of lambda.
 template <typename T>
-int64_t entries(const GlrSoftmaxInputs<T>& in) {
-  return in.sequences.tokens() * in.heads * in.value_width;
-}
-
-// The inputs of one query head; rows of a block that is worked on.
-template <typename T>
-struct Head {
-  HeadOf<const T> d;
-  StagedRows<T> q, grad_y;
-  StagedScalars<T> d_self, g;
-
-  Head(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t head, int64_t block,
-       const T* gradient = nullptr)
-      : d(in.d, in.sequences, s, in.heads, head, 1),
-        q({in.q, in.sequences, s, in.heads, head, in.key_width}, block),
-        grad_y({gradient, in.sequences, s, in.heads, head, in.value_width}, block),
-        d_self({in.d_self, in.sequences, s, in.heads, head, 1}, block),
-        g({in.g, in.sequences, s, in.heads, head, 1}, block) {}
-
-  void load(int64_t block, int64_t begin, int64_t end) {
-    q.load(block, begin, end);
-    d_self.load(block, begin, end);
-    g.load(block, begin, end);
-  }
-};
-
-// One for each block that a team works on at once.
-template <typename T>
-using Heads = std::vector<Head<T>>;
-
-// What the members of a team share: the slots, and the reads of each block in work.
-template <typename T>
-struct Scratch {
-  using A = Accumulator<T>;
-
-  Crews crews;
-  BlockPlan plan;
-  Slots slots;
-  int64_t key_width, value_width;    // padded
-  SlotRows<T> k, v;                  // by slot, of one stride, as all that is by slot
-  std::vector<A> d, g;               // by slot
-  std::vector<std::vector<A>> self;  // by block in work, by row: weight of the token's own value
-  PartsInWork<JointReads<A>> in_work;
-
-  Scratch(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t kv_head, int64_t team)
-      : crews(in.rows, team),
-        plan(in.rows, s.length, team, /*heads=*/1, crews.apart),
-        slots(in.rows, s.length, plan.block),
-        key_width(padded(in.key_width)),
-        value_width(padded(in.value_width)),
-        k({in.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, slots, stride()),
-        v({in.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, slots, stride()),
-        d(slots.count()),
-        g(slots.count()),
-        self(crews.in_work, std::vector<A>(plan.block)),
-        in_work(crews) {}
-
-  int64_t stride() const { return std::max(key_width, value_width); }
-  PaddedRows<A> by_slot() const { return {slots.count(), stride()}; }
-
-  Heads<T> heads_in_work(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t head,
-                         const T* grad_y = nullptr) const {
-    Heads<T> all;
-    for (int64_t n = 0; n < crews.in_work; ++n) all.emplace_back(in, s, head, plan.block, grad_y);
-    return all;
-  }
-};
-
-// The steps that both passes begin with.
-template <typename T>
-class Weights {
+class Heads {
  public:
   using A = Accumulator<T>;
+  using Part = JointReads<A>;
+  using enum Order;
+  using enum Sweeps;
 
-  Weights(const GlrSoftmaxInputs<T>& in, Heads<T>& heads, Scratch<T>& scratch)
-      : in_(in), heads_(heads), scratch_(scratch) {}
-
-  Head<T>& head(int64_t n) const { return heads_[n % scratch_.crews.in_work]; }
-
-  // What the logits need of tokens.
-  void enter(const Entering& tokens) const {
-    scratch_.k.enter(tokens);
-    const HeadOf<const T>&d = heads_[0].d, &g = heads_[0].g.head();
-    for (int64_t n = 0; n < tokens.count; ++n) {
-      const int64_t i = tokens.token(n), slot = tokens.slots->of(i);
-      scratch_.d[slot] = static_cast<A>(*d[i]);
-      scratch_.g[slot] = static_cast<A>(*g[i]);
-    }
-  }
-
-  // Everything of rows [begin, end) of block n that a step needs before the others.
-  void load(const Slots& slots, int64_t n, int64_t first, int64_t begin, int64_t end,
-            JointReads<A>& own) const {
-    head(n).load(first, begin, end);
-    own.reads.assign(in_.rows, slots, scratch_.stride(), begin, end);
-    for (PerRead<A>* part : {&own.direct, &own.recurrent}) part->resize(own.reads.size());
-  }
-
-  JointBlock<A> block(int64_t n, int64_t first) const {
-    JointBlock<A> b{};
-    b.first = first;
-    b.d_self = head(n).d_self.data();
-    b.g = in_.gate_on_read ? scratch_.g.data() : head(n).g.data();
-    b.d = scratch_.d.data();
-    b.gate_on_read = in_.gate_on_read;
-    b.self = scratch_.self[n % scratch_.crews.in_work].data();
-    b.v = scratch_.v.view();
-    b.scale = static_cast<A>(in_.scale);
-    return b;
-  }
-
-  void weigh(const JointBlock<A>& b, int64_t n, const JointReads<A>& own) const {
-    rows_.dots(own.reads, head(n).q.rows(b.first), scratch_.k.data(), scratch_.key_width, b.scale,
-               own.direct);
-    joint_.weigh(b, own);
-  }
-
- private:
-  const GlrSoftmaxInputs<T>& in_;
-  Heads<T>& heads_;
-  Scratch<T>& scratch_;
-  RowLoops<A> rows_ = row_loops<A>();
-  JointLoops<A> joint_ = joint_loops<A>();
-};
-
-// The forward pass of one head, by all members of a team at once. The crew of the keys makes the
-// weights, which takes as long as the sums over v and y.
-template <typename T, typename Out>
-void forward(const GlrSoftmaxInputs<T>& in, Heads<T>& heads, const UnstagedRows<Out>& y,
-             const PaddedRows<Accumulator<T>>& y_by_slot, Scratch<T>& scratch, const Member& team) {
-  using A = Accumulator<T>;
-  const Weights<T> weights(in, heads, scratch);
-  const auto joint = joint_loops<A>();
-  Slots slots = scratch.slots;
-  const BlockPlan& plan = scratch.plan;
-  int64_t entered = -1;
-  const auto entering = [&](int64_t n, const Member& crew) {
-    const auto [first, last] = plan.rows(n);
-    if (n != entered) slots.forward(in.rows, first, last);
-    entered = n;
-    const auto [begin, end] = crew.share(first, last);
-    return Entering{nullptr, begin, end - begin, &slots};
-  };
-  Pipeline(team, scratch.crews)
-      .run(plan.count(),
-           {{Crew::kStates,
-             [&](int64_t n, const Member& crew) { scratch.v.enter(entering(n, crew)); }},
-            {Crew::kKeys,
-             [&](int64_t n, const Member& crew) {
-               const Entering tokens = entering(n, crew);
-               weights.enter(tokens);
-               weights.load(slots, n, plan.rows(n).first, tokens.first, tokens.first + tokens.count,
-                            scratch.in_work.of(n)[crew.rank()]);
-             },
-             /*alongside=*/true},
-            {Crew::kKeys,
-             [&](int64_t n, const Member& crew) {
-               weights.weigh(weights.block(n, plan.rows(n).first), n,
-                             scratch.in_work.of(n)[crew.rank()]);
-             }},
-            {Crew::kStates, [&](int64_t n, const Member& crew) {
-               const auto [first, last] = plan.rows(n);
-               const auto [from, to] = crew.share(0, scratch.value_width, kPad);
-               JointBlock<A> b = weights.block(n, first);
-               b.y = y_by_slot.view();
-               b.out = y.rows(first);
-               for (const JointReads<A>& part : scratch.in_work.of(n)) {
-                 joint.solve(b, part, slots, from, to);
-               }
-               y.store(first, first, last, from, to);
-             }}});
-}
-
-// The backward of one key/value head, with all query heads that read it.
-template <typename T>
-class Backward {
- public:
-  using A = Accumulator<T>;
-
-  Backward(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t kv_head, const T* y,
-           const T* grad_y, const GlrSoftmaxGradients<T>& out, int64_t team)
+  Heads(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t first_head, int64_t count, T* y,
+        const T* given_y, const T* grad_y, const GlrSoftmaxGradients<T>& out, int64_t team)
       : in_(in),
-        scratch_(in, s, kv_head, team),
-        dk_by_slot_(scratch_.by_slot()),
-        dv_by_slot_(scratch_.by_slot()),
-        later_(scratch_.by_slot()),
-        scalars_(2, scratch_.plan.block),
-        dd_by_slot_(scratch_.slots.count()),
-        dg_by_slot_(scratch_.slots.count()),
-        dk_({out.k, in.sequences, s, in.kv_heads, kv_head, in.key_width}, scratch_.plan,
-            in.heads / in.kv_heads),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head, in.value_width}, scratch_.plan,
-            in.heads / in.kv_heads) {
-    const int64_t group = in.heads / in.kv_heads, block = scratch_.plan.block;
-    if constexpr (kRoundsOutput<T>) {
-      exact_y_ = Buffer<A>(s.length * in.value_width);
-      y_by_slot_ = scratch_.by_slot();
-    }
-    for (int64_t n = 0; n < scratch_.crews.in_work; ++n) {
-      lambda_.emplace_back(block, in.value_width);
-    }
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        kv_head_(first_head / (in.heads / in.kv_heads)),
+        pass_(in.rows, s.length, in.key_width, in.value_width, team),
+        scores_(in, s, first_head, count, count, out.q, out.k, pass_),
+        v_({in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.slots(),
+           pass_.stride()),
+        d_(pass_.slots()),
+        g_(pass_.slots()),
+        y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
+        y_({y, in.sequences, s, in.heads, first_head, in.value_width}, s.length,
+           pass_.plan().block),
+        later_(pass_.by_slot(grad_y)),
+        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_, count,
+            grad_y != nullptr) {
+    for (int64_t head = first_head; head < first_head + count; ++head) {
       const auto at = [&](auto* x, int64_t width) {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
-      heads_.push_back(
-          {scratch_.heads_in_work(in, s, head, grad_y),
-           UnstagedRows<T>(at(out.q, in.key_width), block),
-           SlotRows<A>(exact_y(at(y, in.value_width)), scratch_.slots, scratch_.stride()),
-           at(out.d, 1), at(out.d_self, 1), at(out.g, 1)});
+      heads_.push_back({at(grad_y, in.value_width), at(in.d, 1), at(in.d_self, 1), at(in.g, 1),
+                        at(out.d, 1), at(out.d_self, 1), at(out.g, 1)});
+      if (!grad_y) continue;
+      solved_.emplace_back(y_.exact(at(given_y, in.value_width)), pass_.slots(), pass_.stride());
+    }
+    const int64_t block = pass_.plan().block;
+    for (int64_t n = 0; n < pass_.places(); ++n) {
+      work_.push_back({heads_[0].grad_y.copy(block), PaddedRows<A>(kNumbers, block),
+                       PaddedRows<A>(grad_y ? block : 0, in.value_width)});
     }
   }
 
-  void run(const Member& team) {
-    for (size_t h = 0; h < heads_.size(); ++h) run(static_cast<int64_t>(h), team);
-    scratch_.in_work.give_back(team);
+  void forward(const Member& team) {
+    forward(0, team);
+    pass_.give_back(team);
+  }
+
+  void backward(const Member& team) {
+    for (int64_t h = 0; h < static_cast<int64_t>(heads_.size()); ++h) {
+      if constexpr (kRoundsOutput<T>) forward(h, team);
+      pass_.run(*this, kLastToFirst, h, team,
+                {{kStates, &Heads::enter_solved},
+                 {kKeys, &Heads::enter_keys},
+                 {kKeys, &Heads::enter_values},
+                 {kKeys, &Heads::load},
+                 {kKeys, &Heads::weigh},
+                 {kStates, &Heads::solve_transposed},
+                 {kStates, &Heads::solved_slopes},
+                 {kKeys, &Heads::slopes},
+                 {kKeys, &Heads::key_gradients}});
+    }
+    pass_.give_back(team);
   }
 
  private:
-  struct QueryHead {
-    Heads<T> in;
-    UnstagedRows<T> dq;
-    SlotRows<A> y;
+  struct Head {
+    HeadOf<const T> grad_y, d, d_self, g;
     HeadOf<T> dd, dd_self, dg;
   };
 
-  void run(int64_t h, const Member& team);
+  // Numbers of each row of a block. kSelf: the weight of x_i.
+  enum { kOwn, kGate, kSelf, kOwnSlope, kGateSlope, kNumbers };
 
-  // y before it was rounded.
-  HeadOf<const A> exact_y(const HeadOf<const T>& y) const {
-    if constexpr (kRoundsOutput<T>) {
-      return {exact_y_.data(), in_.value_width};
-    } else {
-      return y;
-    }
-  }
-
-  bool wants_logits(const QueryHead& head) const {
-    return head.dq || dk_ || head.dd || head.dd_self || head.dg;
-  }
-
-  // Gradients of the logits of a part, whose lambda and slopes of y_j are complete; `direct`
-  // becomes those of the scores.
-  void slopes(const QueryHead& head, const JointBlock<A>& b, const Slots& slots,
-              const JointReads<A>& own) const {
-    if (!wants_logits(head)) return;
-    row_loops<A>().dots(own.reads, lambda(b), b.v.data, scratch_.value_width, A{1},
-                        own.direct_slope);
-    joint_loops<A>().slopes(b, own, slots, scratch_.value_width);
-    for (int64_t i = own.reads.begin(); i < own.reads.end(); ++i) {
-      if (head.dd_self) *head.dd_self[i] = static_cast<T>(b.dd_self[i - b.first]);
-      if (head.dg && !in_.gate_on_read) *head.dg[i] = static_cast<T>(b.dg[i - b.first]);
-    }
-  }
-
-  static BlockRows<const A> lambda(const JointBlock<A>& b) {
-    return {{b.lambda.rows.data, b.lambda.rows.stride}, b.first};
-  }
-
-  // Gradients of the logits that belong to what is read: a number each, for one member alone.
-  void logits_of_reads(const QueryHead& head, const Slots& slots, int64_t n, int64_t first,
-                       int64_t last) {
-    const auto& parts = scratch_.in_work.of(n);
-    for (size_t part = parts.size(); part-- > 0;) {
-      const JointReads<A>& r = parts[part];
-      for (int64_t i = r.reads.end() - 1; i >= r.reads.begin(); --i) {
-        const int32_t* at = r.reads.slots(i);
-        const A *x = r.direct_slope.at(r.reads, i), *y = r.slope.at(r.reads, i);
-        for (int64_t m = 0; m < r.reads.count(i); ++m) {
-          dd_by_slot_[at[m]] += x[m];
-          dg_by_slot_[at[m]] += y[m];
-        }
-      }
-    }
-    for (int64_t i = first; i < last; ++i) {
-      if (head.dd) *head.dd[i] = static_cast<T>(dd_by_slot_[slots.of(i)]);
-      if (head.dg && in_.gate_on_read) *head.dg[i] = static_cast<T>(dg_by_slot_[slots.of(i)]);
-    }
-  }
-
-  const GlrSoftmaxInputs<T>& in_;
-  Scratch<T> scratch_;
-  PaddedRows<A> dk_by_slot_, dv_by_slot_, later_;  // later: what readers send back to y
-  std::vector<PaddedRows<A>> lambda_;              // by block in work, by row
-  PaddedRows<A> scalars_;                          // by row of the block
-  std::vector<A> dd_by_slot_, dg_by_slot_;
-  Buffer<A> exact_y_;
-  PaddedRows<A> y_by_slot_;  // while exact_y_ is made
-  SharedGradient<T> dk_, dv_;
-  std::vector<QueryHead> heads_;
-};
-
-template <typename T>
-void Backward<T>::run(int64_t h, const Member& team) {
-  QueryHead& head = heads_[h];
-  if constexpr (kRoundsOutput<T>) {
-    const UnstagedRows<A> y({exact_y_.data(), in_.value_width}, scratch_.plan.block);
-    forward(in_, head.in, y, y_by_slot_, scratch_, team);
-  }
-  const Weights<T> weights(in_, head.in, scratch_);
-  const auto rows = row_loops<A>();
-  const auto enter = enter_loops<A>();
-  const auto joint = joint_loops<A>();
-  Slots slots = scratch_.slots;
-  const RowsAt<A> dk = dk_by_slot_.view(), dv = dv_by_slot_.view(), later = later_.view();
-  const int64_t key_width = scratch_.key_width, value_width = scratch_.value_width;
-  const BlockPlan& plan = scratch_.plan;
-  const int64_t count = plan.count();
-  const auto span = [&](int64_t n) { return plan.rows(count - 1 - n); };  // last first
-  BackwardEntering entering(in_.rows, plan, slots);
-  const auto block = [&](int64_t n) {
-    JointBlock<A> b = weights.block(n, span(n).first);
-    b.grad_y = weights.head(n).grad_y.rows(b.first);
-    b.later = later;
-    b.dv = dv;
-    b.lambda = {lambda_[n % scratch_.crews.in_work].view(), b.first};
-    b.dd_self = scalars_[0];
-    b.dg = scalars_[1];
-    return b;
+  // Of a block in work.
+  struct Work {
+    PaddedRows<A> grad_y;  // if copied
+    PaddedRows<A> numbers;
+    PaddedRows<A> lambda;
   };
-  // The crew of the keys also has v; dv goes with the states, as both are made of lambda.
-  Pipeline(team, scratch_.crews)
-      .run(count, {{Crew::kStates,
-                    [&](int64_t n, const Member& crew) {
-                      in_pieces(entering(n, crew), [&](const Entering& piece) {
-                        head.y.enter(piece);
-                        enter.zero(piece, value_width, dv);
-                        enter.zero(piece, value_width, later);
-                      });
-                      const auto [first, last] = span(n);
-                      const auto [begin, end] = crew.share(first, last);
-                      weights.head(n).grad_y.load(first, begin, end);
-                    }},
-                   {Crew::kKeys,
-                    [&](int64_t n, const Member& crew) {
-                      in_pieces(entering(n, crew), [&](const Entering& piece) {
-                        weights.enter(piece);
-                        scratch_.v.enter(piece);
-                        enter.zero(piece, key_width, dk);
-                        for (int64_t t = 0; t < piece.count; ++t) {
-                          const int64_t slot = slots.of(piece.token(t));
-                          dd_by_slot_[slot] = dg_by_slot_[slot] = 0;
-                        }
-                      });
-                      const auto [first, last] = span(n);
-                      const auto [begin, end] = crew.share(first, last);
-                      JointReads<A>& own = scratch_.in_work.of(n)[crew.rank()];
-                      weights.load(slots, n, first, begin, end, own);
-                      own.direct_slope.resize(own.reads.size());
-                      own.slope.resize(own.reads.size());
-                    },
-                    /*alongside=*/true},
-                   {Crew::kKeys,
-                    [&](int64_t n, const Member& crew) {
-                      weights.weigh(block(n), n, scratch_.in_work.of(n)[crew.rank()]);
-                    }},
-                   {Crew::kStates,
-                    [&](int64_t n, const Member& crew) {
-                      const auto [first, last] = span(n);
-                      const auto [from, to] = crew.share(0, value_width, kPad);
-                      const auto& parts = scratch_.in_work.of(n);
-                      for (size_t part = parts.size(); part-- > 0;) {
-                        joint.solve_transposed(block(n), parts[part], slots, from, to);
-                      }
-                      if (!dv_) return;
-                      dv_.take(dv, slots, first, last, from, to);
-                      dv_.store(h, first, last, from, to);
-                    }},
-                   {Crew::kStates,
-                    [&](int64_t n, const Member& crew) {
-                      if (!wants_logits(head)) return;
-                      for_own(scratch_.in_work.of(n), crew, [&](const JointReads<A>& part) {
-                        rows.dots(part.reads, lambda(block(n)), head.y.data(), value_width, A{1},
-                                  part.slope);
-                      });
-                    }},
-                   {Crew::kKeys,
-                    [&](int64_t n, const Member& crew) {
-                      const JointReads<A>& own = scratch_.in_work.of(n)[crew.rank()];
-                      const int64_t first = span(n).first;
-                      slopes(head, block(n), slots, own);
-                      if (!head.dq) return;
-                      rows.gather(own.reads, own.direct, scratch_.k.data(), head.dq.rows(first), 0,
-                                  key_width);
-                      head.dq.store(first, own.reads.begin(), own.reads.end(), 0, key_width);
-                    }},
-                   {Crew::kKeys, [&](int64_t n, const Member& crew) {
-                      const auto [first, last] = span(n);
-                      const auto [from, to] = crew.share(0, key_width, kPad);
-                      if (crew.rank() == 0 && (head.dd || head.dg)) {
-                        logits_of_reads(head, slots, n, first, last);
-                      }
-                      if (!dk_) return;
-                      const auto& parts = scratch_.in_work.of(n);
-                      for (size_t part = parts.size(); part-- > 0;) {
-                        rows.scatter(parts[part].reads, parts[part].direct,
-                                     weights.head(n).q.rows(first), dk.data, from, to);
-                      }
-                      dk_.take(dk, slots, first, last, from, to);
-                      dk_.store(h, first, last, from, to);
-                    }}});
-}
+
+  void forward(int64_t h, const Member& team) {
+    pass_.run(*this, kFirstToLast, h, team,
+              {{kStates, &Heads::enter_values},
+               {kKeys, &Heads::enter_keys},
+               {kKeys, &Heads::load},
+               {kKeys, &Heads::weigh},
+               {kStates, &Heads::solve}});
+  }
+
+  void enter_values(int64_t, const Entering& tokens) { v_.enter(tokens); }
+
+  void enter_keys(int64_t h, const Entering& tokens) {
+    scores_.enter(tokens);
+    d_.enter(tokens, heads_[h].d);
+    if (in_.gate_on_read) g_.enter(tokens, heads_[h].g);
+  }
+
+  void enter_solved(int64_t h, const Entering& tokens) {
+    solved_[h].enter(tokens);
+    dv_.enter(tokens);
+    enter_loops<A>().zero(tokens, pass_.value_width(), later_.view());
+  }
+
+  void load(const Block& b, Part& part, int64_t begin, int64_t end) {
+    const Head& head = heads_[b.head];
+    const Work& work = work_[b.place];
+    scores_.load(b.head, b, begin, end);
+    head.grad_y.load(work.grad_y, b.first, begin, end);
+    head.d_self.load_numbers(b.first, begin, end, work.numbers[kOwn]);
+    head.g.load_numbers(b.first, begin, end, work.numbers[kGate]);
+    part.reads.assign(in_.rows, b.slots, pass_.stride(), begin, end);
+    for (PerRead<A>* x : {&part.direct, &part.recurrent}) x->resize(part.reads.size());
+    if (!head.grad_y) return;
+    for (PerRead<A>* x : {&part.direct_slope, &part.slope}) x->resize(part.reads.size());
+  }
+
+  // (a_ii, a_i., b_i.) = softmax of (d_self_i, s_ij + d_j, s_ij + g_i)
+  void weigh(const Block& b, Part& part) {
+    scores_.make(b.head, b, part.reads, part.direct);
+    loops_.weigh(block_of(b), part);
+  }
+
+  // y_i = a_ii v_i + sum_j (a_ij v_j + b_ij y_j)
+  void solve(const Block& b, Part& part, Columns c) {
+    loops_.solve(block_of(b), part, b.slots, c.from, c.to);
+    y_.store(b, part.reads, c);
+  }
+
+  // lambda_i, dv_i, and what row i sends back to y_j and v_j
+  void solve_transposed(const Block& b, Part& part, Columns c) {
+    loops_.solve_transposed(block_of(b), part, b.slots, c.from, c.to);
+    dv_.store(b, part.reads, c);
+  }
+
+  bool wants_logits(const Head& head) const {
+    return scores_.wants_gradients() || head.dd || head.dd_self || head.dg;
+  }
+
+  // lambda_i . y_j
+  void solved_slopes(const Block& b, Part& part) {
+    if (!wants_logits(heads_[b.head])) return;
+    rows_.dots(part.reads, lambda(b), solved_[b.head].data(), pass_.value_width(), A{1},
+               part.slope);
+  }
+
+  // lambda_i . v_j, and with it the gradients of the logits; those of the scores are in `direct`.
+  void slopes(const Block& b, Part& part) {
+    const Head& head = heads_[b.head];
+    if (!wants_logits(head)) return;
+    const JointBlock<A> all = block_of(b);
+    const int64_t begin = part.reads.begin(), end = part.reads.end();
+    rows_.dots(part.reads, lambda(b), v_.data(), pass_.value_width(), A{1}, part.direct_slope);
+    loops_.slopes(all, part, b.slots, pass_.value_width());
+    head.dd_self.store_numbers(b.first, begin, end, all.dd_self);
+    if (!in_.gate_on_read) head.dg.store_numbers(b.first, begin, end, all.dg);
+    scores_.query_gradients(b.head, b, part.reads, part.direct);
+  }
+
+  // Also what belongs to j alone: a number each, for one member.
+  void key_gradients(const Block& b, Part& part, Columns c) {
+    if (c.to == pass_.key_width()) {
+      const Head& head = heads_[b.head];
+      d_.take(part.reads, part.direct_slope, b.slots, head.dd);
+      if (in_.gate_on_read) g_.take(part.reads, part.slope, b.slots, head.dg);
+    }
+    scores_.add_key_gradients(b.head, b, part.reads, part.direct, c);
+    scores_.store_key_gradients(b, part.reads, c);
+  }
+
+  BlockRows<const A> lambda(const Block& b) const {
+    return read_only(BlockRows<A>{work_[b.place].lambda.view(), b.first});
+  }
+
+  JointBlock<A> block_of(const Block& b) {
+    const Work& work = work_[b.place];
+    JointBlock<A> all{};
+    all.first = b.first;
+    all.d_self = work.numbers[kOwn];
+    all.g = in_.gate_on_read ? g_.data() : work.numbers[kGate];
+    all.d = d_.data();
+    all.gate_on_read = in_.gate_on_read;
+    all.self = work.numbers[kSelf];
+    all.v = v_.view();
+    all.y = y_by_slot_.view();
+    all.out = y_.rows(b.first);
+    all.grad_y = heads_[b.head].grad_y.block(work.grad_y, b.first);
+    all.later = later_.view();
+    all.dv = dv_.view();
+    all.lambda = {work.lambda.view(), b.first};
+    all.dd_self = work.numbers[kOwnSlope];
+    all.dg = work.numbers[kGateSlope];
+    all.scale = static_cast<A>(in_.scale);
+    return all;
+  }
+
+  const RowLoops<A> rows_ = row_loops<A>();
+  const JointLoops<A> loops_ = joint_loops<A>();
+  const GlrSoftmaxInputs<T>& in_;
+  int64_t kv_head_;
+  Pass<Part> pass_;
+  Scores<T> scores_;
+  SlotRows<T> v_;
+  SlotNumbers<T> d_, g_;
+  PaddedRows<A> y_by_slot_;  // while it is solved
+  Solved<T> y_;
+  PaddedRows<A> later_;  // later: what readers send back to y
+  SlotGradient<T> dv_;
+  std::vector<Head> heads_;
+  std::vector<SlotRows<A>> solved_;  // y of each head
+  std::vector<Work> work_;           // by place
+};
 
 }  // namespace
 
 template <typename T>
 void glr_softmax(const GlrSoftmaxInputs<T>& in, T* y) {
-  struct Task {
-    Scratch<T> scratch;
-    Heads<T> heads;
-    UnstagedRows<T> y;
-    PaddedRows<Accumulator<T>> y_by_slot;
-  };
-  parallel_teams(
-      in.sequences.count() * in.heads, entries(in), padded(in.value_width) / kPad,
-      [&](int64_t task, int64_t team) {
-        const Sequence& s = in.sequences.list[task / in.heads];
-        const int64_t head = task % in.heads;
-        Scratch<T> scratch(in, s, head / (in.heads / in.kv_heads), team);
-        UnstagedRows<T> out({y, in.sequences, s, in.heads, head, in.value_width},
-                            scratch.plan.block);
-        Heads<T> heads = scratch.heads_in_work(in, s, head);
-        PaddedRows<Accumulator<T>> y_by_slot = scratch.by_slot();
-        return Task{std::move(scratch), std::move(heads), std::move(out), std::move(y_by_slot)};
+  for_each_head(
+      in.sequences, in.heads, in.sequences.tokens() * in.heads * in.value_width,
+      padded(in.value_width) / kPad,
+      [&](int64_t sequence, int64_t head, int64_t team) {
+        return Heads<T>(in, in.sequences.list[sequence], head, 1, y, nullptr, nullptr, {}, team);
       },
-      [&](int64_t, Task& task, const Member& team) {
-        forward(in, task.heads, task.y, task.y_by_slot, task.scratch, team);
-        task.scratch.in_work.give_back(team);
-      });
+      &Heads<T>::forward);
 }
 
 template <typename T>
 void glr_softmax_backward(const GlrSoftmaxInputs<T>& in, const T* y, const T* grad_y,
                           const GlrSoftmaxGradients<T>& out) {
+  const int64_t group = in.heads / in.kv_heads;
   // A task owns a key/value head, so the sums into dk and dv have one order.
-  parallel_teams(
-      in.sequences.count() * in.kv_heads, entries(in), padded(in.value_width) / kPad,
-      [&](int64_t task, int64_t team) {
-        const Sequence& s = in.sequences.list[task / in.kv_heads];
-        return Backward<T>(in, s, task % in.kv_heads, y, grad_y, out, team);
+  for_each_head(
+      in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width,
+      padded(in.value_width) / kPad,
+      [&](int64_t sequence, int64_t kv_head, int64_t team) {
+        return Heads<T>(in, in.sequences.list[sequence], kv_head * group, group, nullptr, y, grad_y,
+                        out, team);
       },
-      [&](int64_t, Backward<T>& task, const Member& member) { task.run(member); });
+      &Heads<T>::backward);
 }
 
 template void glr_softmax(const GlrSoftmaxInputs<float>&, float*);

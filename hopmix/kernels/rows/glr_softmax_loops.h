@@ -10,6 +10,7 @@ namespace hopmix::kernels {
 /// Numbers of the reads of some rows.
 template <typename A>
 struct JointReads {
+  using Number = A;
   Reads reads;
   PerRead<A> direct, recurrent;  // logits, then weights, of x_j and y_j; at last d score in direct
   PerRead<A> direct_slope, slope;  // dLoss/dlogits of x_j and y_j

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #include "hopmix/kernels/base/bfloat16.h"
 #include "hopmix/kernels/base/index.h"
@@ -14,9 +13,21 @@
 
 namespace hopmix::kernels {
 
-/// Token i of the sequence lies at data + i * stride; T may be const.
+/// to = row `from` of `width` numbers, padded with zeros.
+template <typename T>
+void load_row(const T* from, int64_t width, Accumulator<T>* to) {
+  for (int64_t c = 0; c < width; ++c) to[c] = static_cast<Accumulator<T>>(from[c]);
+  std::fill(to + width, to + padded(width), Accumulator<T>{0});
+}
+
+/// Token i of the sequence lies at data + i * stride; T may be const. Without data there is nothing
+/// to read or write.
 template <typename T>
 struct HeadOf {
+  using Value = std::remove_const_t<T>;
+  using A = Accumulator<Value>;
+  using Element = std::conditional_t<std::is_const_v<T>, const A, A>;
+
   T* data = nullptr;
   int64_t stride = 0, width = 0;
 
@@ -33,113 +44,64 @@ struct HeadOf {
   explicit operator bool() const { return data != nullptr; }
 
   /// Whether vectors may read and write the rows where they lie.
-  static constexpr bool kSameType =
-      std::is_same_v<std::remove_const_t<T>, Accumulator<std::remove_const_t<T>>>;
+  static constexpr bool kSameType = std::is_same_v<Value, A>;
   bool direct() const { return kSameType && width % kPad == 0; }
 
   /// The rows as a matrix that aligned vectors may read in place, if they lie like one; else null.
-  const Accumulator<std::remove_const_t<T>>* matrix() const {
+  const A* matrix() const {
     if constexpr (kSameType) {
       const bool aligned = reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0;
       if (direct() && stride == width && aligned) return data;
     }
     return nullptr;
   }
-};
 
-/// to = row `from` of `width` numbers, padded with zeros.
-template <typename T>
-void load_row(const T* from, int64_t width, Accumulator<T>* to) {
-  int64_t c = 0;
-  for (; c < width; ++c) to[c] = static_cast<Accumulator<T>>(from[c]);
-  for (; c < padded(width); ++c) to[c] = 0;
-}
-
-/// Rows [begin, end) of a head for vectors to read: where they lie if they can be read there, else
-/// copied.
-template <typename T>
-class StagedRows {
- public:
-  using A = Accumulator<T>;
-
-  StagedRows() = default;
-  StagedRows(HeadOf<const T> head, int64_t most) : head_(head) {
-    if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
+  /// Memory for up to `most` rows of a block, if vectors need them copied.
+  PaddedRows<A> copy(int64_t most) const {
+    return data == nullptr || direct() ? PaddedRows<A>() : PaddedRows<A>(most, width);
   }
 
-  /// Makes rows [begin, end) of a block that starts at `block` ready.
-  void load(int64_t block, int64_t begin, int64_t end) const {
-    if (!head_ || head_.direct()) return;
-    for (int64_t i = begin; i < end; ++i) load_row(head_[i], head_.width, copy_[i - block]);
-  }
-
-  const HeadOf<const T>& head() const { return head_; }
-
-  /// The rows of the block that starts at `block`.
-  BlockRows<const A> rows(int64_t block) const {
-    if constexpr (HeadOf<const T>::kSameType) {
-      if (head_.direct()) return {{head_[block], head_.stride}, block};
+  /// The block that starts at row `first`, where it lies or in `copy`. Of rows that are read,
+  /// load() comes first; after those that are written, store().
+  BlockRows<Element> block(const PaddedRows<A>& copy, int64_t first) const {
+    if constexpr (kSameType) {
+      if (data != nullptr && direct()) return {{(*this)[first], stride}, first};
     }
-    return {{copy_[0], copy_.view().stride}, block};
+    return {{copy[0], copy.view().stride}, first};
   }
 
- private:
-  HeadOf<const T> head_;
-  PaddedRows<A> copy_;
-};
-
-/// One number a row, always copied: element i of a block is data()[i].
-template <typename T>
-class StagedScalars {
- public:
-  StagedScalars(HeadOf<const T> head, int64_t most) : head_(head), copy_(most) {}
-
-  void load(int64_t block, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      copy_[i - block] = static_cast<Accumulator<T>>(*head_[i]);
-    }
-  }
-  const Accumulator<T>* data() const { return copy_.data(); }
-  const HeadOf<const T>& head() const { return head_; }
-
- private:
-  HeadOf<const T> head_;
-  std::vector<Accumulator<T>> copy_;
-};
-
-/// The same for rows that vectors write. Without a head there is no row to write.
-template <typename T>
-class UnstagedRows {
- public:
-  using A = Accumulator<T>;
-
-  UnstagedRows() = default;
-  UnstagedRows(HeadOf<T> head, int64_t most) : head_(head) {
-    if (head && !head.direct()) copy_ = PaddedRows<A>(most, head.width);
-  }
-
-  explicit operator bool() const { return static_cast<bool>(head_); }
-
-  BlockRows<A> rows(int64_t block) const {
-    if constexpr (HeadOf<T>::kSameType) {
-      if (head_ && head_.direct()) return {{head_[block], head_.stride}, block};
-    }
-    return {copy_.view(), block};
+  /// Rows [begin, end) of the block that starts at row `first`, padded with zeros.
+  void load(const PaddedRows<A>& copy, int64_t first, int64_t begin, int64_t end) const {
+    if (data == nullptr || direct()) return;
+    for (int64_t i = begin; i < end; ++i) load_row<Value>((*this)[i], width, copy[i - first]);
   }
 
   /// Puts columns [from, to) of rows [begin, end) where they belong.
-  void store(int64_t block, int64_t begin, int64_t end, int64_t from, int64_t to) const {
-    if (!head_ || head_.direct()) return;
+  void store(const PaddedRows<A>& copy, int64_t first, int64_t begin, int64_t end, int64_t from,
+             int64_t to) const {
+    if (data == nullptr || direct()) return;
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t c = from; c < std::min(to, head_.width); ++c) {
-        head_[i][c] = static_cast<T>(copy_[i - block][c]);
+      for (int64_t c = from; c < std::min(to, width); ++c) {
+        (*this)[i][c] = static_cast<T>(copy[i - first][c]);
       }
     }
   }
 
- private:
-  HeadOf<T> head_;
-  PaddedRows<A> copy_;
+  /// One number a row: rows [begin, end) of the block that starts at `first`, to[0] being its own.
+  void load_numbers(int64_t first, int64_t begin, int64_t end, A* to) const {
+    for (int64_t i = begin; i < end; ++i) to[i - first] = static_cast<A>(*(*this)[i]);
+  }
+  void store_numbers(int64_t first, int64_t begin, int64_t end, const A* from) const {
+    for (int64_t i = begin; data != nullptr && i < end; ++i) {
+      *(*this)[i] = static_cast<T>(from[i - first]);
+    }
+  }
 };
+
+/// The same rows, to read.
+template <typename A>
+BlockRows<const A> read_only(const BlockRows<A>& rows) {
+  return {{rows.rows.data, rows.rows.stride}, rows.first};
+}
 
 }  // namespace hopmix::kernels

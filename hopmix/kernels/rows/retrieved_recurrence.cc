@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/base/parallel.h"
+#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/row_loops.h"
 
 namespace hopmix::kernels {
@@ -55,13 +55,10 @@ class Heads {
         return HeadOf(x, in.sequences, s, in.heads, head, width);
       };
       const int64_t states = (in.hops + 1) * in.value_width;
-      heads_.push_back({in.rows.of(s, head),
-                        {at(in.q, in.key_width), s.length},
-                        at(in.gate, 1),
-                        at(z, states),
-                        at(grad_z, states),
-                        {at(out.q, in.key_width), s.length},
-                        at(out.gate, 1)});
+      const HeadOf<const T> q = at(in.q, in.key_width);
+      const HeadOf<T> dq = at(out.q, in.key_width);
+      heads_.push_back({in.rows.of(s, head), q, q.copy(s.length), at(in.gate, 1), at(z, states),
+                        at(grad_z, states), dq, dq.copy(s.length), at(out.gate, 1)});
     }
   }
 
@@ -71,12 +68,16 @@ class Heads {
  private:
   struct QueryHead {
     Rows rows;
-    StagedRows<T> q;
+    HeadOf<const T> q;
+    PaddedRows<A> q_copy;
     HeadOf<const T> gate;
     HeadOf<T> z;
     HeadOf<const T> grad_z;
-    UnstagedRows<T> dq;
+    HeadOf<T> dq;
+    PaddedRows<A> dq_copy;
     HeadOf<T> dgate;
+
+    BlockRows<const A> queries() const { return q.block(q_copy, 0); }
   };
 
   // Columns of a row that holds the states of all hops: an odd number of lines, or some hop of all
@@ -127,8 +128,8 @@ void Heads<T>::weights(const QueryHead& head, MemberReads<A>& own, int64_t begin
   own.states.assign(head.rows, slots_, z_.view().stride, begin, end);
   own.p.resize(own.keys.size());
   own.w.resize(own.keys.size());
-  head.q.load(0, begin, end);
-  rows_.dots(own.keys, head.q.rows(0), k_[0], key_width_, static_cast<A>(in_.scale), own.p);
+  head.q.load(head.q_copy, 0, begin, end);
+  rows_.dots(own.keys, head.queries(), k_[0], key_width_, static_cast<A>(in_.scale), own.p);
   rows_.softmax(own.keys, own.p);
   for (int64_t i = begin; i < end; ++i) {
     const A gate = static_cast<A>(*head.gate[i]);
@@ -226,15 +227,15 @@ void Heads<T>::backward(const QueryHead& head, const Member& member) {
     rows_.softmax_backward(own.states, own.p, own.u, mean + begin,
                            want_logits ? factor + begin : nullptr);
   }
-  for (int64_t i = begin; head.dgate && i < end; ++i) *head.dgate[i] = static_cast<T>(mean[i]);
+  head.dgate.store_numbers(0, begin, end, mean);
   if (head.dq) {
-    rows_.gather(own.keys, own.p, k_[0], head.dq.rows(0), 0, key_width_);
-    head.dq.store(0, begin, end, 0, key_width_);
+    rows_.gather(own.keys, own.p, k_[0], head.dq.block(head.dq_copy, 0), 0, key_width_);
+    head.dq.store(head.dq_copy, 0, begin, end, 0, key_width_);
   }
   member.sync();
   for (size_t part = members_.size(); dk_ && part-- > 0;) {
     const MemberReads<A>& theirs = members_[part];
-    rows_.scatter(theirs.keys, theirs.p, head.q.rows(0), back_k_[0], key_from, key_to);
+    rows_.scatter(theirs.keys, theirs.p, head.queries(), back_k_[0], key_from, key_to);
   }
   member.sync();
 }

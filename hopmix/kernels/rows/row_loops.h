@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "hopmix/kernels/base/bfloat16.h"
-#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/reads.h"
 #include "hopmix/kernels/rows/slots.h"
 

@@ -1,12 +1,11 @@
-// Gradients into keys and values that a group of query heads shares.
+// Gradients of what several rows, and the query heads of a group, read.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "hopmix/kernels/rows/head_rows.h"
-#include "hopmix/kernels/rows/row_blocks.h"
-#include "hopmix/kernels/rows/row_loops.h"
+#include "hopmix/kernels/rows/pass.h"
 
 namespace hopmix::kernels {
 
@@ -17,8 +16,8 @@ class SharedGradient {
  public:
   using A = Accumulator<T>;
 
-  SharedGradient(HeadOf<T> out, const BlockPlan& plan, int64_t group)
-      : out_(out), group_(group), rows_(out, plan.block) {
+  SharedGradient(HeadOf<T> out, const BlockPlan& plan, int64_t group = 1)
+      : out_(out), group_(group), block_(out.copy(plan.block)) {
     if (!out || group == 1) return;
     block_ = PaddedRows<A>(plan.block, out.width);
     sum_ = PaddedRows<A>(plan.length, out.width);
@@ -28,37 +27,67 @@ class SharedGradient {
 
   /// Where rows of the block that starts at `first` are written.
   BlockRows<A> rows(int64_t first) const {
-    return group_ == 1 ? rows_.rows(first) : BlockRows<A>{block_.view(), first};
+    return group_ == 1 ? out_.block(block_, first) : BlockRows<A>{block_.view(), first};
   }
 
-  /// The same from slots: columns [from, to) of rows [first, last).
-  void take(RowsAt<A> by_slot, const Slots& slots, int64_t first, int64_t last, int64_t from,
-            int64_t to) const {
-    const BlockRows<A> rows = this->rows(first);
-    for (int64_t i = first; i < last; ++i) {
-      const A* sum = by_slot[slots.of(i)];
-      std::copy(sum + from, sum + to, rows[i] + from);
-    }
-  }
-
-  /// Takes columns [from, to) of rows [first, last), written for query head `member` of the group.
-  void store(int64_t member, int64_t first, int64_t last, int64_t from, int64_t to) const {
-    if (!out_) return;
-    if (group_ == 1) return rows_.store(first, first, last, from, to);
-    for (int64_t i = first; i < last; ++i) {
+  /// Takes these columns of the rows of `part`, complete as far as head b.head of the group goes.
+  void store(const Block& b, const ReadsView& part, Columns c) const {
+    if (group_ == 1) return out_.store(block_, b.first, part.begin(), part.end(), c.from, c.to);
+    for (int64_t i = part.begin(); out_ && i < part.end(); ++i) {
       A* sum = sum_[i];
-      const A* add = block_[i - first];
-      for (int64_t c = from; c < to; ++c) sum[c] = member == 0 ? add[c] : sum[c] + add[c];
-      if (member + 1 < group_) continue;
-      for (int64_t c = from; c < std::min(to, out_.width); ++c) out_[i][c] = static_cast<T>(sum[c]);
+      const A* add = block_[i - b.first];
+      for (int64_t n = c.from; n < c.to; ++n) sum[n] = b.head == 0 ? add[n] : sum[n] + add[n];
+      if (b.head + 1 < group_) continue;
+      for (int64_t n = c.from; n < std::min(c.to, out_.width); ++n) {
+        out_[i][n] = static_cast<T>(sum[n]);
+      }
     }
   }
 
  private:
   HeadOf<T> out_;
   int64_t group_;
-  UnstagedRows<T> rows_;
   PaddedRows<A> block_, sum_;
+};
+
+/// The same of what several rows read: summed by slot, last row first, until a row is done.
+template <typename T>
+class SlotGradient {
+ public:
+  using A = Accumulator<T>;
+
+  /// `wanted`: where to sum, even if the result goes nowhere.
+  template <typename Part>
+  SlotGradient(HeadOf<T> out, const Pass<Part>& pass, int64_t group, bool wanted)
+      : out_(out, pass.plan(), group), width_(padded(out.width)), by_slot_(pass.by_slot(wanted)) {}
+  template <typename Part>
+  SlotGradient(HeadOf<T> out, const Pass<Part>& pass, int64_t group = 1)
+      : SlotGradient(out, pass, group, static_cast<bool>(out)) {}
+
+  explicit operator bool() const { return static_cast<bool>(out_); }
+
+  RowsAt<A> view() const { return by_slot_.view(); }
+  A* data() const { return by_slot_[0]; }
+
+  void enter(const Entering& tokens) const {
+    if (data() != nullptr) enter_loops<A>().zero(tokens, width_, view());
+  }
+
+  /// Takes these columns of the rows of `part`, complete as far as head b.head of the group goes.
+  void store(const Block& b, const ReadsView& part, Columns c) const {
+    if (!out_) return;
+    const BlockRows<A> rows = out_.rows(b.first);
+    for (int64_t i = part.begin(); i < part.end(); ++i) {
+      const A* sum = by_slot_[b.slots.of(i)];
+      std::copy(sum + c.from, sum + c.to, rows[i] + c.from);
+    }
+    out_.store(b, part, c);
+  }
+
+ private:
+  SharedGradient<T> out_;
+  int64_t width_;
+  PaddedRows<A> by_slot_;
 };
 
 }  // namespace hopmix::kernels

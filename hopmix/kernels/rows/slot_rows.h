@@ -1,10 +1,11 @@
-// Rows of one head that other rows read.
+// What other rows read of one head.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/slots.h"
 
@@ -34,6 +35,38 @@ class SlotRows {
   HeadOf<const T> from_;
   const A* in_place_;
   PaddedRows<A> copy_;
+};
+
+/// The same of one number a token, with the gradient of each.
+template <typename T>
+class SlotNumbers {
+ public:
+  using A = Accumulator<T>;
+
+  explicit SlotNumbers(const Slots& slots) : values_(slots.count()), slopes_(slots.count()) {}
+
+  void enter(const Entering& tokens, HeadOf<const T> from) {
+    for (int64_t n = 0; n < tokens.count; ++n) {
+      const int64_t i = tokens.token(n), slot = tokens.slots->of(i);
+      values_[slot] = static_cast<A>(*from[i]);
+      slopes_[slot] = 0;
+    }
+  }
+
+  const A* data() const { return values_.data(); }
+
+  /// Adds the slopes of what rows read, last row first; then those of the rows are complete.
+  void take(const ReadsView& reads, const PerRead<A>& slopes, const Slots& slots, HeadOf<T> out) {
+    for (int64_t i = reads.end() - 1; out && i >= reads.begin(); --i) {
+      const int32_t* at = reads.slots(i);
+      const A* add = slopes.at(reads, i);
+      for (int64_t r = 0; r < reads.count(i); ++r) slopes_[at[r]] += add[r];
+      *out[i] = static_cast<T>(slopes_[slots.of(i)]);
+    }
+  }
+
+ private:
+  std::vector<A> values_, slopes_;
 };
 
 }  // namespace hopmix::kernels
