@@ -1,4 +1,4 @@
-// The storage types of the kernels and the type each one is summed in.
+// The storage types of the kernels and the type in which each is summed.
 #pragma once
 
 #include <bit>
@@ -7,14 +7,14 @@
 
 namespace hopmix::kernels {
 
-/// The upper half of a float: 8 exponent and 7 fraction bits. Storage only; arithmetic is done in
+/// The upper half of a float: 8 exponent and 7 fraction bits. For storage only; arithmetic is in
 /// float.
 struct Bfloat16 {
   uint16_t bits;
 
   Bfloat16() = default;
 
-  /// Rounds to nearest, ties to even. NaN stays NaN (quiet, sign kept); overflow goes to infinity.
+  /// Rounds to nearest, ties to even. NaN stays NaN (quiet, same sign); overflow gives infinity.
   explicit Bfloat16(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
     if (value != value) {
@@ -40,7 +40,8 @@ struct AccumulatorOf<Bfloat16> {
 template <typename T>
 using Accumulator = typename AccumulatorOf<T>::type;
 
-/// Whether an output kept as T has lost digits that its backward needs, and so is computed again.
+/// Whether an output stored as T has lost digits that its backward needs, and is therefore
+/// recomputed.
 template <typename T>
 inline constexpr bool kRoundsOutput = !std::is_same_v<T, Accumulator<T>>;
 

@@ -1,5 +1,5 @@
-// e^x of vectors: softmax, and decays and gates that are computed as they are read. Included once
-// for each instruction set.
+// e^x of vectors, for softmax and for decays and gates that are computed as they are read. Included
+// once per instruction set.
 #if defined(HOPMIX_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HOPMIX_KERNELS_EXP_INL_H_
 #undef HOPMIX_KERNELS_EXP_INL_H_
@@ -22,13 +22,13 @@ using Tag = hn::ScalableTag<A>;
 template <typename A>
 using Vec = hn::Vec<Tag<A>>;
 
-/// e^x to a unit or two in the last place; 0 below the normal numbers, infinity above the largest.
-/// NaN stays NaN, which hn::Exp hides, and in float this is quicker.
+/// e^x, accurate to one or two units in the last place; 0 below the normal numbers, infinity above
+/// the largest. Unlike in hn::Exp, NaN stays NaN; in float this is also faster.
 HWY_INLINE Vec<float> exp_of(Vec<float> x) {
   const Tag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
-  // 2^n e^f with |f| <= ln(2) / 2; the polynomial is e^f to 2e-8.
-  // Added to 1.5 2^23, a number is rounded to a whole one, which stands in its last bits.
+  // 2^n e^f with |f| <= ln(2) / 2; the polynomial approximates e^f to 2e-8. Adding 1.5 2^23 rounds
+  // a number to an integer, which is then in its last bits.
   const auto magic = hn::Set(d, 12582912.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const auto n = hn::Sub(shifted, magic);

@@ -1,4 +1,4 @@
-// Offsets into tensors. All of them are 64-bit: B * T * H * D passes 2^31 in ordinary use.
+// Offsets into tensors. All are 64-bit, because B * T * H * D exceeds 2^31 in ordinary use.
 #pragma once
 
 #include <cstdint>

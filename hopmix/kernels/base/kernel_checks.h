@@ -1,9 +1,9 @@
-// What every kernel on a pattern must hold to, for the kernels' tests. A problem has run(),
-// results() and compare_with_reference(); make(case, on_the_fly) returns one in a unique_ptr.
+// Checks for every kernel on a pattern, used by the kernels' tests. A problem has run(), results()
+// and compare_with_reference(); make(case, on_the_fly) returns one in a unique_ptr.
 #pragma once
 
-#include "hopmix/kernels/rows/slots.h"
 #include "hopmix/kernels/base/test_data.h"
+#include "hopmix/kernels/rows/slots.h"
 
 namespace hopmix::kernels::testing {
 
@@ -15,7 +15,7 @@ void expect_reference(const Make& make, const Case& c, bool on_the_fly = false) 
   problem->compare_with_reference();
 }
 
-/// Every instruction set, at widths around its vectors.
+/// Every instruction set, at widths around its vector size.
 template <typename Make>
 void expect_reference_for_each_target(const Make& make) {
   for_each_target([&] {
@@ -25,7 +25,7 @@ void expect_reference_for_each_target(const Make& make) {
   });
 }
 
-/// Slots that are given to one token after another.
+/// Slots that are reused by one token after another.
 template <typename Make>
 void expect_reference_with_slots_used_again(const Make& make) {
   for (const Case& c : compact_cases()) {
@@ -47,8 +47,8 @@ void expect_same_bits_with_rows_on_the_fly(const Make& make) {
   }
 }
 
-/// Several heads, a thread each; one head, shared by a team, whose slots the second pattern uses
-/// again.
+/// Several heads, one thread each; one head shared by a team, whose slots the second pattern
+/// reuses.
 template <typename Make>
 void expect_same_bits_for_any_threads(const Make& make) {
   for (const Case& c : {Case{"k^2+1", 100, 20, 12, 2, 6, 2}, Case{"cached(k^2+1)", 1500, 40, 100},
@@ -64,9 +64,9 @@ void expect_same_bits_for_any_threads(const Make& make) {
   }
 }
 
-/// Inputs that lie like a matrix are read in place (SlotRows), others are copied: no bit may depend
-/// on it, for any number of threads. run(problem, behind) computes with the inputs that others read
-/// `behind` entries after a cache line, and gives the results.
+/// Inputs laid out like a matrix are read in place (SlotRows), others are copied; no bit may depend
+/// on this, for any number of threads. run(problem, behind) computes with the inputs that others
+/// read placed `behind` entries after a cache line, and returns the results.
 template <typename Make, typename Run>
 void expect_same_bits_in_place(const Make& make, const Run& run) {
   for (const Case& c : {Case{"k^2+1", 100, 64, 64}, Case{"k^2+1", 3500, 64, 64},
@@ -79,10 +79,10 @@ void expect_same_bits_in_place(const Make& make, const Run& run) {
   }
 }
 
-/// With NaN at `token` of one input at a time: the outputs that depend on it show it, and no
-/// others. Each of `inputs` names a member of the problem, the width of its rows and where the NaN
-/// enters: in the token's own row, in the rows that read the token, or both. Rows that read a row
-/// of NaN are NaN if `recurrent`.
+/// Puts NaN at `token` of one input at a time: exactly the outputs that depend on it must be NaN.
+/// Each of `inputs` names a member of the problem, the width of its rows, and where the NaN enters:
+/// in the token's own row, in the rows that read the token, or both. Rows that read a NaN row are
+/// NaN if `recurrent`.
 template <typename Problem, typename T>
 struct NanInput {
   std::vector<T> Problem::*input;

@@ -1,5 +1,5 @@
-// What the products of gemm.h take and where it lies: tiles padded with zeros, converted,
-// interleaved or transposed. O is the type of an operand, A that of sums.
+// Operands for the products of gemm.h: tiles that are zero-padded, converted, interleaved or
+// transposed. O is the type of an operand, A that of sums.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct MatrixView {
   int64_t rows, cols, stride;
 };
 
-/// Calls f.template operator()<O>() with the type that products take of what is stored as T: T, or
-/// float for bfloat16 where this processor has no products of it.
+/// Calls f.template operator()<O>() with the type that products use for values stored as T: T, or
+/// float for bfloat16 if this processor has no bfloat16 products.
 template <typename T, typename F>
 void with_operands(const F& f) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
@@ -111,14 +111,14 @@ void pack_left_transposed(const O* left, int64_t n, int64_t width, int64_t strid
   }
 }
 
-/// Memory of one operand, made from a tile [n, width] of A; n is a multiple of kTileLanes. What
-/// needs no conversion is handed through.
+/// Memory for one operand, made from a tile [n, width] of A; n is a multiple of kTileLanes.
+/// Operands that need no conversion are passed through.
 template <typename O, typename A>
 class Operand {
  public:
   static constexpr bool kSame = std::is_same_v<O, A>;
 
-  /// For tiles of up to `size` entries; `transposes` if they will be.
+  /// For tiles of up to `size` entries; `transposes` if they will be transposed.
   explicit Operand(int64_t size, bool transposes = false)
       : out_(kSame && !transposes ? 0 : size), turned_(kSame || !transposes ? 0 : size) {}
 

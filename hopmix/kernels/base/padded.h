@@ -8,21 +8,22 @@
 
 namespace hopmix::kernels {
 
-/// Rows are padded to a multiple of this many elements, so no loop over a row needs a tail: vectors
-/// of every instruction set hold a divisor of it.
+/// Rows are padded to a multiple of this many elements, which is a multiple of the vector size of
+/// every instruction set, so that no loop over a row needs a tail.
 inline constexpr int64_t kPad = 16;
 
 constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
 namespace scratch {
 
-/// `bytes` of uninitialized memory on a cache line; throws std::bad_alloc. What a thread gives back
-/// is kept for its next call, up to 64 MiB, because fresh pages cost more than a short kernel. So
-/// who takes should give back: else one thread collects what the others must take anew.
+/// `bytes` of uninitialized memory, aligned to a cache line; throws std::bad_alloc. Memory that a
+/// thread frees is kept for its next call, up to 64 MiB, because fresh pages cost more than a short
+/// kernel. The thread that allocates should also free; otherwise one thread collects what the
+/// others must allocate anew.
 void* take(size_t bytes);
 void give_back(void* memory) noexcept;
 
-/// What this thread keeps.
+/// The memory kept by this thread.
 size_t kept_bytes();
 
 }  // namespace scratch
@@ -49,7 +50,7 @@ class Buffer {
   std::unique_ptr<A, GiveBack> data_;
 };
 
-/// Where rows of A lie: row i of a block at data + i * stride.
+/// The location of rows of A: row i of a block is at data + i * stride.
 template <typename A>
 struct RowsAt {
   A* data = nullptr;

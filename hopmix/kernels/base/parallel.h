@@ -1,4 +1,4 @@
-// Tasks on the threads of OpenMP, alone or in teams.
+// Runs tasks on the threads of OpenMP, individually or in teams.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,18 @@
 
 namespace hopmix::kernels {
 
-/// Below this many entries waking the threads costs more than they save.
+/// With fewer entries than this, waking the threads costs more than it saves.
 inline constexpr int64_t kWorthThreads = 4096;
 
-/// The same for a team, whose members hand each other what they computed.
+/// The same for a team, whose members exchange results.
 inline constexpr int64_t kWorthTeam = 1 << 17;
 
-/// As many members to a team as there are threads.
+/// The largest team size: the number of threads.
 inline constexpr int64_t kAnyTeam = int64_t{1} << 20;
 
-/// Calls body(0) ... body(count - 1), in any order and, when there are `entries` enough to work on,
-/// at once. A task owns its outputs and sums in its own order, so results do not depend on the
-/// number of threads. The first exception (memory, say) is thrown again here.
+/// Calls body(0) ... body(count - 1) in any order and, if there are at least `entries` entries of
+/// work, in parallel. A task owns its outputs and sums in a fixed order, so results do not depend
+/// on the number of threads. Rethrows the first exception (such as std::bad_alloc).
 template <typename Body>
 void parallel_tasks(int64_t count, int64_t entries, const Body& body) {
   std::exception_ptr error;
@@ -45,13 +45,14 @@ void parallel_tasks(int64_t count, int64_t entries, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
-/// Where those who work on a task wait for one another: by spinning, because a block takes
-/// microseconds and waking a sleeper as long; after a while, so that others may run, by yielding.
+/// Where the members of a team wait for each other: they spin, because a block takes microseconds
+/// and waking a sleeping thread takes as long, and after a while they yield, so that others may
+/// run.
 class Team {
  public:
   explicit Team(int64_t size) : size_(size) {}
 
-  /// Waits until all have come here; false as soon as one has failed.
+  /// Waits until all members arrive; returns false once one has failed.
   bool wait() {
     const int64_t round = round_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
@@ -79,10 +80,10 @@ class Team {
   std::atomic<bool> failed_ = false;
 };
 
-/// What sync() throws once another member has failed.
+/// Thrown by sync() after another member has failed.
 struct TeamFailed {};
 
-/// One of those who work on a task together. Without others sync() costs nothing.
+/// A member of a team that works on one task. In a team of one, sync() costs nothing.
 class Member {
  public:
   Member() = default;
@@ -90,12 +91,12 @@ class Member {
 
   int64_t size() const { return size_; }
 
-  /// Waits until all have come here. Throws if one of them never will.
+  /// Waits until all members arrive. Throws if one of them never will.
   void sync() const {
     if (team_ != nullptr && !team_->wait()) throw TeamFailed();
   }
 
-  /// Instead of any further sync(): the others shall stop at their next.
+  /// Call instead of any further sync(): makes the others stop at their next one.
   void fail() const {
     if (team_ != nullptr) team_->fail();
   }
@@ -109,7 +110,7 @@ class Member {
     return {edge(rank_), edge(rank_ + 1)};
   }
 
-  /// Member 0's share goes to rank 0, and so on.
+  /// The order of the shares: rank 0 has the first.
   int64_t rank() const { return rank_; }
 
  private:
@@ -117,10 +118,10 @@ class Member {
   Team* team_ = nullptr;
 };
 
-/// As parallel_tasks, and where there are fewer tasks than threads several work on one:
-/// shared = make(task, size) once for each task, then work(task, shared, member) by each of its
-/// `size` members at once. Never more than `most` members to a task. Where one member throws, the
-/// others of its team stop at their next sync(), and nothing that they share goes before.
+/// Like parallel_tasks, but if there are fewer tasks than threads, several threads work on one
+/// task: shared = make(task, size) once per task, then work(task, shared, member) concurrently by
+/// each of its `size` members. A task has at most `most` members. If a member throws, the others of
+/// its team stop at their next sync(), before anything they share is destroyed.
 template <typename Make, typename Work>
 void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& make,
                     const Work& work) {
@@ -154,7 +155,7 @@ void parallel_teams(int64_t tasks, int64_t entries, int64_t most, const Make& ma
   {
 #pragma omp single
     {
-      // The runtime may have given fewer threads than asked for.
+      // The runtime may provide fewer threads than requested.
       size = std::max<int64_t>(1, omp_get_num_threads() / tasks);
       if (!guarded([&] {
             for (int64_t task = 0; task < tasks; ++task) {

@@ -1,5 +1,5 @@
-// What the kernels compute, written as the definitions read: one head of one sequence, dense
-// matrices, double. Slow on purpose; the tests hold the kernels to it.
+// The kernels' computations, written as their definitions: one head of one sequence, dense
+// matrices, in double. Slow on purpose; the tests compare the kernels with it.
 #pragma once
 
 #include <algorithm>
@@ -71,8 +71,8 @@ inline GlrGradients glr_gradients(const Matrix& a, const Matrix& b, const Matrix
           multiply(transpose(a), lambda)};
 }
 
-/// Row by row softmax of scale Q K^T over the entries where mask is not 0, each counted as often as
-/// mask says; the others, and empty rows, are 0.
+/// Row-wise softmax of scale Q K^T over the entries where mask is not 0, each counted as often as
+/// mask says; other entries, and empty rows, are 0.
 inline Matrix masked_softmax(const Matrix& q, const Matrix& k, double scale, const Matrix& mask) {
   Matrix p = scaled(scale, multiply(q, transpose(k)));
   for (int64_t i = 0; i < p.rows; ++i) {
@@ -203,7 +203,7 @@ struct JointCoefficients {
   Matrix a, b;
 };
 
-/// One softmax a row over both. A logit of -inf is an absent term; a row of nothing is 0.
+/// One softmax per row over both. A logit of -inf is an absent term; an empty row is 0.
 inline JointCoefficients joint_softmax(const JointCoefficients& logits) {
   const auto& [a, b] = logits;
   JointCoefficients out = logits;
@@ -283,7 +283,7 @@ inline GlrSoftmaxGradients glr_softmax_gradients(const Matrix& q, const Matrix& 
 }
 
 /// log z_i = log of the sum of exp(log_a_ij) over j <= i and exp(log_b_ij + log z_j) over j < i,
-/// and the weights: the softmax over the same logits.
+/// and the weights: the softmax of the same logits.
 struct NormalizedRecurrence {
   Matrix log_z;
   JointCoefficients weights;
@@ -342,8 +342,8 @@ struct MatrixStepOutputs {
   Matrix o, state;
 };
 
-/// S' = diag(e^g) S, S_new = S' + k^T u, o = scale q S_new with u = beta (v - k S'); u = v without
-/// beta.
+/// S' = diag(e^g) S, S_new = S' + k^T u, o = scale q S_new with u = beta (v - k S'), or u = v
+/// without beta.
 inline MatrixStepOutputs matrix_step(const MatrixStep& in, double scale, const double* beta) {
   Matrix state = in.state;
   for (int64_t c = 0; c < state.rows; ++c) {

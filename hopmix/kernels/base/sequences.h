@@ -1,4 +1,5 @@
-// Which tokens of a [B, T] batch form a sequence: one list serves batched and packed input alike.
+// Which tokens of a [B, T] batch form a sequence: one list describes batched and packed input
+// alike.
 #pragma once
 
 #include <algorithm>
@@ -8,25 +9,25 @@
 
 namespace hopmix::kernels {
 
-/// Tokens [start, start + length) of one batch element; nothing crosses its edges. May be empty.
+/// Tokens [start, start + length) of one batch element; nothing crosses their edges. May be empty.
 struct Sequence {
   int64_t batch, start, length;
 };
 
-/// The sequences of a batch. Together they cover every token once.
+/// The sequences of a batch. Together they cover every token exactly once.
 struct Sequences {
   int64_t batch = 0;  // B
   int64_t time = 0;   // T
   std::vector<Sequence> list;
 
-  /// One sequence a batch element.
+  /// One sequence per batch element.
   static Sequences batched(int64_t batch, int64_t time) {
     Sequences all{batch, time, {}};
     for (int64_t b = 0; b < batch; ++b) all.list.push_back({b, 0, time});
     return all;
   }
 
-  /// B = 1 with N sequences one after another: `bounds` [N + 1] rises from 0 to T.
+  /// B = 1 with N concatenated sequences: `bounds` [N + 1] rises from 0 to T.
   static Sequences packed(std::span<const int64_t> bounds) {
     Sequences all{1, bounds.back(), {}};
     for (size_t n = 0; n + 1 < bounds.size(); ++n) {

@@ -1,4 +1,4 @@
-// Random batches for the kernels' tests, and the slices of them that the reference works on.
+// Random batches for the kernels' tests, and slices of them for the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 
 #include "hopmix/kernels/base/bfloat16.h"
 #include "hopmix/kernels/base/reference.h"
-#include "hopmix/kernels/rows/rows.h"
 #include "hopmix/kernels/base/sequences.h"
+#include "hopmix/kernels/rows/rows.h"
 #include "hopmix/pattern/pattern.h"
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
@@ -45,7 +45,7 @@ inline std::ostream& operator<<(std::ostream& out, const Case& c) {
              << (c.bounds.empty() ? "" : " packed");
 }
 
-/// Every odd size, then patterns of every kind, grouped heads, batches and packed sequences.
+/// Odd sizes, then patterns of every kind, grouped heads, batches and packed sequences.
 inline std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int64_t time : {1, 2, 63, 64, 65, 100, 1000}) {
@@ -65,7 +65,7 @@ inline std::vector<Case> cases() {
   return all;
 }
 
-/// Long enough for slots to be used again (Slots::compact) when rows are made on the fly.
+/// Long enough for slots to be reused (Slots::compact) when rows are made on the fly.
 inline std::vector<Case> compact_cases() {
   std::vector<Case> all;
   for (const char* spec : {"cached(k^2+1)", "cached(2^k)", "window(5)", "global(3)|window(2)",
@@ -87,7 +87,7 @@ std::vector<T> random_values(int64_t count, int seed, double low = -1, double hi
   return out;
 }
 
-/// Where a kernel writes: NaN, so that an entry it forgets shows.
+/// Output memory for a kernel, filled with NaN so that a forgotten entry shows.
 template <typename T>
 std::vector<T> unwritten(int64_t count) {
   return std::vector<T>(count, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
@@ -148,8 +148,9 @@ inline Matrix mask_of(const Csr& csr, int64_t length, bool include_self = false)
   return mask;
 }
 
-/// Retrieved for each token and list, [B, T, lists, width]: positions up to it, or below it if
-/// `strictly_earlier`, in any order, some twice, with -1 among them; every seventh row lists none.
+/// Retrieved positions for each token and list, [B, T, lists, width]: positions up to the token, or
+/// below it if `strictly_earlier`, in any order, some of them twice, mixed with -1; every seventh
+/// row has none.
 inline std::vector<int32_t> random_lists(const Sequences& all, int64_t lists, int64_t width,
                                          bool strictly_earlier) {
   std::mt19937 generator(7);
@@ -166,7 +167,7 @@ inline std::vector<int32_t> random_lists(const Sequences& all, int64_t lists, in
   return out;
 }
 
-/// How often each row of `list` holds each token of the sequence.
+/// How often each row of `list` contains each token of the sequence.
 inline Matrix counts_of(const std::vector<int32_t>& indices, const Sequences& all,
                         const Sequence& s, int64_t lists, int64_t list, int64_t width) {
   Matrix counts(s.length, s.length);
@@ -179,8 +180,8 @@ inline Matrix counts_of(const std::vector<int32_t>& indices, const Sequences& al
   return counts;
 }
 
-/// Sizes of what is retrieved: heads with lists of their own or in common, with or without keys in
-/// common; rows shorter and longer than a vector; every odd length and width of a head; packed.
+/// Sizes for retrieval: heads with separate or shared lists, with or without shared keys; rows
+/// shorter and longer than a vector; odd lengths and head widths; packed sequences.
 struct ListCase {
   Case sizes;
   int64_t lists, width;
@@ -210,7 +211,7 @@ inline std::vector<ListCase> list_cases() {
   return all;
 }
 
-/// Enough work for threads and for teams: many heads; one; two that go by turns.
+/// Enough work for threads and for teams: many heads; one head; two heads that alternate.
 inline std::vector<ListCase> list_cases_for_threads() {
   return {{{kNoPattern, 100, 20, 12, 2, 6, 2}, 6, 9},
           {{kNoPattern, 1500, 40, 100, 1, 1, 1}, 1, 33},
@@ -218,9 +219,9 @@ inline std::vector<ListCase> list_cases_for_threads() {
           {{kNoPattern, 1100, 64, 64, 1, 2, 1}, 2, 8}};
 }
 
-/// Entry by entry: 16 roundings of the sums, relative to the largest value (they mostly cancel;
-/// this holds from one term to 1000 steps), and for a rounded output half a unit of its own. NaN
-/// fails.
+/// Entrywise tolerance: 16 roundings of the sums, relative to the largest value (errors mostly
+/// cancel; this holds from one term to 1000 steps), plus half a unit in the last place of a rounded
+/// output. NaN fails.
 template <typename T>
 void expect_close(const std::vector<T>& actual, const std::vector<double>& expected,
                   const std::string& what) {
@@ -242,7 +243,7 @@ bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
-/// Calls run() with 1, 2 and 3 threads; its results (a vector of values) must not differ in a bit.
+/// Calls run() with 1, 2 and 3 threads; its results (a vector of values) must be bit-identical.
 template <typename Run>
 void expect_same_for_any_threads(const Run& run) {
   const int before = omp_get_max_threads();
@@ -255,7 +256,8 @@ void expect_same_for_any_threads(const Run& run) {
   omp_set_num_threads(before);
 }
 
-/// One thread while it lives: small problems called many times would only wait for each other.
+/// Limits execution to one thread during its lifetime: many calls on small problems would only wait
+/// for each other.
 struct OneThread {
   int before = omp_get_max_threads();
   OneThread() { omp_set_num_threads(1); }
@@ -286,7 +288,7 @@ inline double inner_product(const std::vector<double>& x, const std::vector<doub
   return sum;
 }
 
-/// Finite differences with h = 1e-5 are good to about h^2 plus rounding / h.
+/// Finite differences with h = 1e-5 are accurate to about h^2 plus rounding / h.
 inline void expect_gradient(const std::vector<double>& actual, const std::vector<double>& numeric,
                             const std::string& what) {
   ASSERT_EQ(actual.size(), numeric.size()) << what;
@@ -296,7 +298,8 @@ inline void expect_gradient(const std::vector<double>& actual, const std::vector
   }
 }
 
-/// Calls run() once with the loops of each instruction set that this machine has, scalars included.
+/// Calls run() once with the loops of each instruction set available on this machine, including
+/// scalar code.
 template <typename Run>
 void for_each_target(const Run& run) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {

@@ -25,8 +25,8 @@ void axpy(A a, const A* x, A* y, int64_t width) {
   for (int64_t c = 0; c < width; ++c) y[c] += a * x[c];
 }
 
-/// [length, width] in the type sums are made in. Random rows of it are read, so it is worth having
-/// contiguous.
+/// [length, width] in the type of sums. Its rows are read in random order, so a contiguous copy
+/// pays off.
 template <typename A>
 struct Head {
   int64_t length = 0, width = 0;
@@ -51,7 +51,7 @@ Head<Accumulator<T>> load_head(const T* x, const Sequences& all, const Sequence&
   return out;
 }
 
-/// The reverse of load_head; `x` may be null, then nothing is wanted.
+/// The inverse of load_head; does nothing if `x` is null.
 template <typename T>
 void store_head(const Head<Accumulator<T>>& from, const Sequences& all, const Sequence& s,
                 int64_t heads, int64_t head, T* x) {

@@ -1,4 +1,4 @@
-// How the state of OuterProducts decays (outer_products.h): by one number a token and key channel.
+// Decay of the state of OuterProducts (outer_products.h) by one number per token and key channel.
 #pragma once
 
 #include "hopmix/kernels/chunked/decay_tree.h"
@@ -11,8 +11,8 @@ class ChannelDecay {
   using A = Accumulator<T>;
   static constexpr bool kUsed = true;
 
-  /// log_decay [B,T,H,DK] and where its gradient goes, if wanted; `differentiable` if that or the
-  /// gradients of q or k are.
+  /// log_decay [B,T,H,DK] and its gradient (null if not wanted); `differentiable` if that gradient
+  /// or those of q or k are wanted.
   ChannelDecay(const ChunkedSizes& sizes, const T* log_decay, T* gradient, bool differentiable)
       : heads_(sizes.heads),
         width_(sizes.key_width),
@@ -40,16 +40,16 @@ class ChannelDecay {
   const A* q() const { return tree_.early(0); }
   const A* k() const { return tree_.late(); }
 
-  /// A [n, n] as a left factor; 0 where a query does not see the key.
+  /// A [n, n] as a left factor; 0 where the query does not see the key.
   const O* weights() const { return weights_.left(tree_.scores(0), n_, n_); }
   const O* weights_transposed() const { return weights_.left_transposed(tree_.scores(0), n_, n_); }
 
-  /// Where the gradients of A^T, P q and R k go; null: not wanted.
+  /// The gradients of A^T, P q and R k are stored here; null if not wanted.
   A* d_weights() const { return d_a_.data(); }
   A* d_q(const ChunkGradients<A>& d) const { return keep_ && !d.q ? spare_q_.data() : d.q; }
   A* d_k(const ChunkGradients<A>& d) const { return keep_ && !d.k ? spare_k_.data() : d.k; }
 
-  /// From them the gradients of q and k, in place, and that of the log decays.
+  /// From these, computes the gradients of q and k, in place, and of the log decays.
   void backward(A* d_q, A* d_k, const A* state, const A* d_state) {
     loops_.row_dots(state, d_state, keys_, values_, d_all_.data());
     const A* g = tree_.descend({d_a_.data()}, {d_q}, d_k, d_all_.data());

@@ -1,6 +1,6 @@
-// What chunked recurrences (chunked_heads.h) do beside matrix products, compiled for every
-// instruction set and chosen at run time. Tiles are row-major; numbers of rows and columns are
-// multiples of kTileLanes, so only the loops over tensors have tails.
+// The parts of chunked recurrences (chunked_heads.h) that are not matrix products, compiled for
+// every instruction set and selected at run time. Tiles are row-major; numbers of rows and columns
+// are multiples of kTileLanes, so only loops over tensors have tails.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hopmix::kernels {
 
-/// Between a tensor's rows of one head, `stride` apart, and a tile [rows, ld].
+/// Copies between a tensor's rows of one head, `stride` apart, and a tile [rows, ld].
 template <typename T>
 struct TileLoops {
   using A = Accumulator<T>;
@@ -25,7 +25,7 @@ struct TileLoops {
 template <typename T>
 TileLoops<T> tile_loops();
 
-/// Operands of bfloat16 products from float tiles of `size` entries or [rows, width].
+/// Operands for bfloat16 products, from float tiles of `size` entries or [rows, width].
 struct RoundingLoops {
   void (*left)(const float* x, int64_t size, Bfloat16* out);
   /// Rows 2i and 2i + 1 interleaved.
@@ -34,18 +34,18 @@ struct RoundingLoops {
 
 RoundingLoops rounding_loops();
 
-/// `n` tokens. A matrix [n, n] has queries as rows and keys as columns; if `transposed` the
-/// reverse. A query sees the keys up to its own place.
+/// `n` tokens. A matrix [n, n] has queries as rows and keys as columns, or the reverse if
+/// `transposed`. A query sees the keys up to its own position.
 template <typename A>
 struct ChunkLoops {
-  /// y = x where the query sees the key, times m unless that is null; else 0. y may be x.
+  /// y = x where the query sees the key, times m unless that is null; otherwise 0. y may be x.
   void (*mask)(const A* x, const A* m, int64_t n, bool transposed, A* y);
 
-  /// m = e^(b_query - b_key) where the query sees the key, with b = high + low; else 0.
+  /// m = e^(b_query - b_key) where the query sees the key, with b = high + low; otherwise 0.
   void (*decays)(const A* high, const A* low, int64_t n, bool transposed, A* m);
 
-  /// Let e = a o da, both transposed, be the gradient of the logarithms of those m. Then
-  /// dg_r = the sum of e over keys < r and queries >= r. `scratch` is [n].
+  /// Let e = a o da, both transposed, be the gradient of the logarithms of these m. Then dg_r is
+  /// the sum of e over keys < r and queries >= r. `scratch` is [n].
   void (*decay_gradient)(const A* a, const A* da, int64_t n, A* scratch, A* dg);
 
   /// y_i = factor_i x_i for rows [n, width]. y may be x.

@@ -1,21 +1,22 @@
-// Recurrences with a matrix state, chunk by chunk: all heads of all sequences of a call, threads,
-// grouped queries, tiles in and out, states handed from chunk to chunk.
+// Recurrences with a matrix state, chunk by chunk: loops over all heads and sequences of a call,
+// threads, grouped queries, loading and storing tiles, and passing states from chunk to chunk.
 //
-// What one operator computes in a chunk is its Rule, made anew for each head of each sequence (so
-// its members may be scratch). States are [keys(), values()] in A, 0 in the padding. A Rule has
+// The computation of one operator in a chunk is its Rule, constructed for each head of each
+// sequence (so its members may be scratch). States are [keys(), values()] in A, 0 in the padding. A
+// Rule has
 //
-//   forward(chunk, tiles, state)           tiles.o, and the state before the chunk becomes that
-//                                          after it
+//   forward(chunk, tiles, state)           computes tiles.o; turns the state before the chunk into
+//                                          the one after it
 //   advance(chunk, tiles, state)           the same without o and q, which are null
 //   backward(chunk, tiles, state, d, d_state)
-//                                          with the state before the chunk and d.o: d.q, d.k, d.v;
-//                                          the gradient of the state after the chunk becomes that
-//                                          of the state before it
+//                                          computes d.q, d.k and d.v from the state before the
+//                                          chunk and d.o; turns the gradient of the state after the
+//                                          chunk into that of the state before it
 //
-// and writes the gradients of the operator's other inputs itself. Backward keeps the states between
-// the chunks of one head, T / kChunk of them, which it computes again. A Rule with kOwnStates keeps
-// its states itself, is handed none (null), and has none before the first token; advance() is
-// called for all chunks but the last, then backward() from the last to the first.
+// and writes the gradients of the operator's other inputs itself. The backward stores the states
+// between the chunks of one head, T / kChunk of them, which it recomputes. A Rule with kOwnStates
+// stores its states itself: it receives null and has no state before the first token. Then
+// advance() is called for all chunks except the last, and backward() from the last to the first.
 #pragma once
 
 #include <algorithm>
@@ -40,18 +41,18 @@ struct Chunk {
   int64_t token, length, head, kv_head;
   bool last;  // of its sequence
 
-  /// Rows of its tiles: those past `length` are 0.
+  /// The number of rows of its tiles; rows past `length` are 0.
   int64_t rows() const { return padded(length); }
 };
 
-/// q and k [rows, keys()], q times the scale; v and o [rows, values()]. Padded with 0, but for o.
+/// q and k [rows, keys()], q times the scale; v and o [rows, values()]. Zero-padded, except for o.
 template <typename A>
 struct ChunkTiles {
   const A *q, *k, *v;
   A* o;
 };
 
-/// `o` is given, the others are asked for, or null: not wanted. d.q is for the scaled q.
+/// `o` is an input; the others are outputs, or null if not wanted. d.q is for the scaled q.
 template <typename A>
 struct ChunkGradients {
   const A* o;
@@ -87,13 +88,13 @@ struct ChunkedSizes {
   }
 };
 
-/// Whether a Rule keeps its states itself.
+/// Whether a Rule stores its states itself.
 template <typename MakeRule>
 inline constexpr bool kOwnStates = requires {
   std::invoke_result_t<MakeRule>::kOwnStates;
 };
 
-/// Where a chunk's rows of one head lie in a tensor [tokens, heads, width].
+/// The location of a chunk's rows of one head in a tensor [tokens, heads, width].
 struct HeadRows {
   int64_t heads, head, width;
 
@@ -108,14 +109,14 @@ void load_tile(const T* x, const HeadRows& at, const Chunk& chunk, A factor, A* 
                        chunk.rows(), padded(at.width));
 }
 
-/// The reverse: the chunk's rows of x = factor * from.
+/// The inverse: the chunk's rows of x = factor * from.
 template <typename T, typename A>
 void store_tile(const A* from, const HeadRows& at, const Chunk& chunk, A factor, T* x) {
   tile_loops<T>().store(from, padded(at.width), chunk.length, at.width, factor, x + at.first(chunk),
                         at.stride());
 }
 
-/// A state of the call [DK,DV] into one of a rule, or zeros.
+/// Loads a state of the call [DK,DV] into one of a rule, or zeros.
 template <typename A>
 void load_state(const ChunkedSizes& sizes, const A* from, A* to) {
   if (from == nullptr || !sizes.whole()) std::fill_n(to, sizes.state_size(), A{0});
@@ -132,7 +133,7 @@ void store_state(const ChunkedSizes& sizes, const A* from, A* to) {
   }
 }
 
-/// Calls body(chunk) for the chunks of a sequence's head, in order or backwards.
+/// Calls body(chunk) for the chunks of a sequence's head, in order or in reverse.
 template <typename Body>
 void for_chunks(const ChunkedSizes& sizes, const Sequence& s, int64_t head, bool backwards,
                 const Body& body) {
@@ -145,7 +146,7 @@ void for_chunks(const ChunkedSizes& sizes, const Sequence& s, int64_t head, bool
   }
 }
 
-/// o and state of the sequences of one token, as in decoding.
+/// o and state for sequences of one token, as in decoding.
 template <typename T>
 void step_single_tokens(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* state) {
   const auto& all = in.sequences.list;
@@ -153,8 +154,8 @@ void step_single_tokens(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* st
   if (std::any_of(all.begin(), all.end(), single)) matrix_step(in, o, state);
 }
 
-/// make() gives a Rule. o [B,T,H,DV], state [N,H,DK,DV], or null where the Rule has its own. Where
-/// it has not, sequences of one token are left out: step_single_tokens().
+/// make() returns a Rule. o [B,T,H,DV]; state [N,H,DK,DV], or null if the Rule stores its own. If
+/// it does not, sequences of one token are skipped: see step_single_tokens().
 template <typename T, typename MakeRule>
 void chunked_forward(const MatrixStateInputs<T>& in, const MakeRule& make, T* o,
                      Accumulator<T>* state) {
@@ -168,7 +169,7 @@ void chunked_forward(const MatrixStateInputs<T>& in, const MakeRule& make, T* o,
     const int64_t rows = sizes.rows();
     const Buffer<A> q(rows * sizes.keys()), k(rows * sizes.keys());
     const Buffer<A> v(rows * sizes.values()), out(rows * sizes.values());
-    // The state advances where it will be, unless it needs padding.
+    // The state advances in its final location, unless it needs padding.
     const bool hands = !kOwnStates<MakeRule>;
     const Buffer<A> wide(hands && !sizes.whole() ? sizes.state_size() : 0);
     A* const last = hands ? state + offset : nullptr;
@@ -189,7 +190,7 @@ void chunked_forward(const MatrixStateInputs<T>& in, const MakeRule& make, T* o,
   });
 }
 
-/// grad_o [B,T,H,DV] and grad_state [N,H,DK,DV], either of them null for zero.
+/// grad_o [B,T,H,DV] and grad_state [N,H,DK,DV], either of which may be null for zero.
 template <typename T, typename MakeRule>
 void chunked_backward(const MatrixStateInputs<T>& in, const MakeRule& make, const T* grad_o,
                       const Accumulator<T>* grad_state, const MatrixStateGradients<T>& out) {
@@ -204,7 +205,7 @@ void chunked_backward(const MatrixStateInputs<T>& in, const MakeRule& make, cons
     const HeadRows value_rows{kv_heads, kv_head, sizes.value_width};
     const Buffer<A> q(rows * keys), k(rows * keys), v(rows * values), d_o(rows * values);
     const Buffer<A> dq(out.q != nullptr ? rows * keys : 0);
-    // Over the heads of a group the gradients of k and v are summed, so they are kept whole.
+    // The gradients of k and v are summed over the heads of a group, so they are stored whole.
     const int64_t kept = group > 1 ? padded(s.length) : rows;
     const Buffer<A> dk(out.k != nullptr ? kept * keys : 0);
     const Buffer<A> dv(out.v != nullptr ? kept * values : 0);
@@ -217,7 +218,7 @@ void chunked_backward(const MatrixStateInputs<T>& in, const MakeRule& make, cons
       load_tile(in.k, key_rows, chunk, A{1}, k.data());
       load_tile(in.v, value_rows, chunk, A{1}, v.data());
     };
-    // One chunk's gradient of k or v: stored, or added up until the last head of the group.
+    // One chunk's gradient of k or v: stored, or accumulated until the last head of the group.
     const auto hand_over = [&](T* to, const A* part, A* sum, const HeadRows& where,
                                const Chunk& chunk, int64_t first) {
       if (to == nullptr) return;

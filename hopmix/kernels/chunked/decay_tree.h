@@ -1,5 +1,5 @@
-// Decays by one number a token and key channel: the products of readers (queries) with keys, made by
-// halves of the chunk ("Decays of channels" in README.md).
+// Decay by one number per token and key channel: the products of readers (queries) with keys,
+// computed by halves of the chunk ("Decays of channels" in README.md).
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace hopmix::kernels {
 template <typename A, typename O>
 class DecayTree {
  public:
-  /// Tiles [n, keys]; null for a reader that is absent, as all behind it are then. What reads its
-  /// own token too has `own`.
+  /// Tiles [n, keys]; null for an absent reader, and then for all later ones. A reader that also
+  /// reads its own token has `own`.
   struct Reader {
     const A* x = nullptr;
     bool own = true;
@@ -24,7 +24,8 @@ class DecayTree {
   static constexpr int64_t kMost = 2;  // readers
   using Readers = std::array<Reader, kMost>;
 
-  /// For chunks of up to `rows` tokens and `readers` readers; `keep` every level, for descend().
+  /// For chunks of up to `rows` tokens and `readers` readers; `keep` stores every level, for
+  /// descend().
   DecayTree(int64_t rows, int64_t keys, int64_t readers, bool keep)
       : keys_(keys),
         stride_(keep ? rows * keys : 0),
@@ -41,7 +42,7 @@ class DecayTree {
     if (keep) back_.emplace(rows, keys);
   }
 
-  /// g [n, keys] are the log decays. Without readers only late() and all().
+  /// g [n, keys] are the log decays. Without readers, only late() and all() are available.
   void climb(int64_t n, const A* g, const Readers& readers, const A* k) {
     n_ = n;
     k_ = k;
@@ -88,7 +89,7 @@ class DecayTree {
   const A* scores(int64_t reader) const { return a_[reader].data(); }
 
   /// Gradients, after climb() with readers: from d_early of each reader, d_late and d_all [keys]
-  /// (of all()), and from d_scores of each, rows being keys, those of the readers and of k, in
+  /// (of all()), and d_scores of each (rows are keys), computes those of the readers and of k, in
   /// place. Returns that of g.
   const A* descend(const std::array<const A*, kMost>& d_scores,
                    const std::array<A*, kMost>& d_early, A* d_late, const A* d_all) {
@@ -134,7 +135,7 @@ class DecayTree {
   static_assert(kChunk == int64_t{1} << kLevels);
   using Memory = Buffer<A>;
 
-  // What descend() needs beyond.
+  // Additional memory for descend().
   struct Backward {
     Backward(int64_t rows, int64_t keys)
         : e(rows * keys),
@@ -153,14 +154,14 @@ class DecayTree {
   A* k_at(int64_t level) const { return k_levels_.data() + level * stride_; }
   A* decays_at(int64_t level) const { return decays_.data() + level * stride_; }
 
-  // Calls f(first of L, of R, behind R) for the neighbouring blocks of h tokens in [begin, end).
+  // Calls f(first of L, first of R, end of R) for neighbouring blocks of h tokens in [begin, end).
   template <typename F>
   static void for_neighbours(int64_t begin, int64_t end, int64_t h, const F& f) {
     for (int64_t i = begin; i + h < end; i += 2 * h) f(i, i + h, std::min(i + 2 * h, end));
   }
 
-  // A of the pairs in neighbouring blocks of h tokens. Small blocks lie in squares on the diagonal
-  // which are made whole, for a product of few rows costs as much.
+  // A for pairs in neighbouring blocks of h tokens. Small blocks are computed as whole squares on
+  // the diagonal, because a product of few rows costs as much.
   void make_level(int64_t h) {
     const O* k = right_.right_transposed(k_at(top_), n_, keys_);
     for (int64_t r = 0; r < count_; ++r) {
@@ -187,8 +188,8 @@ class DecayTree {
     }
   }
 
-  // out += w x with what w [n, n] has for the pairs in neighbouring blocks of h tokens: rows in R
-  // and columns in L, or the reverse. x [n, keys] is a right factor.
+  // out += w x, using the entries of w [n, n] for pairs in neighbouring blocks of h tokens: rows in
+  // R and columns in L, or the reverse. x [n, keys] is a right factor.
   void apply_level(int64_t h, bool to_right, const O* w, const O* x, A* out) const {
     if (h >= kSmall) {
       for_neighbours(0, n_, h, [&](int64_t left, int64_t right, int64_t end) {

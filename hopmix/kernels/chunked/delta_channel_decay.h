@@ -1,6 +1,5 @@
-// How the state of the delta rule decays (delta_chunk.h; delta_head_decay.h says what is asked of
-// it): by one number a token and key channel. Keys read as queries do: both are readers of the
-// tree.
+// Decay of the state of the delta rule (delta_chunk.h; delta_head_decay.h lists the interface) by
+// one number per token and key channel. Keys read like queries: both are readers of the tree.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ class DeltaChannelDecay {
  public:
   using A = Accumulator<T>;
 
-  /// log_decay [B,T,H,DK] and where its gradient goes, if wanted; `differentiable` if there is a
+  /// log_decay [B,T,H,DK] and its gradient (null if not wanted); `differentiable` if there is a
   /// backward.
   DeltaChannelDecay(const ChunkedSizes& sizes, const T* log_decay, T* gradient, bool differentiable)
       : heads_(sizes.heads),

@@ -1,9 +1,9 @@
-// What the delta rules of README.md have in common: M, P and beta, for right sides R of any width,
+// The common part of the delta rules in README.md: M, P and beta, for right sides R of any width,
 //
-//   W = R - M U,  U = diag(beta) W,   and back   X += M^T H,  H = -diag(beta) X.
+//   W = R - M U,  U = diag(beta) W,   and backward   X += M^T H,  H = -diag(beta) X.
 //
-// delta_rule.cc takes R = V - early_k S, delta_transition.h R = 1. How keys and queries decay, and M
-// and P with them, is the parameter Decay; delta_head_decay.h says what is asked of it.
+// delta_rule.cc uses R = V - early_k S, delta_transition.h R = 1. The parameter Decay defines how
+// keys and queries decay, and with them M and P; delta_head_decay.h lists its interface.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class DeltaChunk {
  public:
   using A = Accumulator<T>;
 
-  /// Right sides are up to `width` wide. beta [B,T,H] and where its gradient goes, if wanted.
+  /// Right-hand sides are up to `width` wide. beta [B,T,H] and its gradient (null if not wanted).
   DeltaChunk(const ChunkedSizes& sizes, int64_t width, Decay decay, const T* beta, T* gradient)
       : heads_(sizes.heads),
         most_(sizes.rows()),
@@ -46,11 +46,11 @@ class DeltaChunk {
   Decay& decay() { return decay_; }
   const Decay& decay() const { return decay_; }
   A* beta() const { return numbers_.data(); }
-  /// Memory [n, width], which solve() uses.
+  /// Scratch memory [n, width] for solve().
   A* mix() const { return mix_.data(); }
   bool wants_gradient() const { return gradient_ != nullptr || decay_.wants_gradient(); }
 
-  /// u = diag(beta) R becomes U; w = R becomes W, unless null. After make_scores().
+  /// u = diag(beta) R becomes U; w = R becomes W, unless null. Call after make_scores().
   void solve(int64_t width, A* u, A* w) const {
     const A* m = decay_.m();
     for (int64_t b = 0; b < n_; b += kSmall) {
@@ -66,8 +66,8 @@ class DeltaChunk {
     if (w != nullptr) table_.errors(n_, width, beta(), w, mix(), w, u);
   }
 
-  /// x, the gradient of U but for what M hands on, becomes all of it; h is H. After
-  /// make_transposed().
+  /// x, the gradient of U without the contribution of M, becomes the full gradient; h becomes H.
+  /// Call after make_transposed().
   void solve_backward(int64_t width, A* x, A* h) const {
     const A* m = decay_.m_transposed();
     std::fill_n(h, n_ * width, A{0});

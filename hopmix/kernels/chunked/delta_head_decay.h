@@ -1,14 +1,14 @@
-// How the state of the delta rule decays (delta_chunk.h): not at all, or by one number a token.
-// What DeltaChunk asks of its Decay:
+// Decay of the state of the delta rule (delta_chunk.h): none, or one number per token. The
+// interface that DeltaChunk requires of its Decay:
 //
-//   enter(chunk, q, k)     the chunk; early_q() = diag(a) Q, early_k() = diag(a) K,
-//                          late_k() = diag(e) K with the decays a up to each token, e behind it.
+//   enter(chunk, q, k)     starts the chunk; early_q() = diag(a) Q, early_k() = diag(a) K,
+//                          late_k() = diag(e) K with the decays a up to each token and e after it.
 //                          q may be null
 //   make_scores()          m() and, with q, p(): M_ij = D_ij k_i . k_j (j < i), P_ij = D_ij q_i .
-//                          k_j (j <= i) with the decay D_ij between two tokens, and 0 elsewhere
-//   make_transposed()      the same turned: rows are keys
-//   backward(...)          from the gradients of all these those of q, k and the log decays
-//   scale_state(S)         S by the decay of the whole chunk
+//                          k_j (j <= i) with the decay D_ij between two tokens; 0 elsewhere
+//   make_transposed()      the same transposed: rows are keys
+//   backward(...)          from the gradients of all these, those of q, k and the log decays
+//   scale_state(S)         multiplies S by the decay of the whole chunk
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class DeltaHeadDecay {
  public:
   using A = Accumulator<T>;
 
-  /// log_decay [B,T,H] or null for none, and where its gradient goes, if wanted.
+  /// log_decay [B,T,H], or null for none, and its gradient (null if not wanted).
   DeltaHeadDecay(const ChunkedSizes& sizes, const T* log_decay, T* gradient)
       : heads_(sizes.heads),
         keys_(sizes.keys()),
@@ -80,19 +80,19 @@ class DeltaHeadDecay {
 
   bool wants_gradient() const { return gradient_ != nullptr; }
 
-  /// Where the gradients of M^T and P^T go, after make_transposed().
+  /// The gradients of M^T and P^T are stored here, after make_transposed().
   A* d_m() const { return back_->d_m.data(); }
   A* d_p() const { return back_->d_p.data(); }
 
-  /// What the decay of the chunk gets: from the state before it and the gradient of that after it,
-  /// or known already.
+  /// The gradient of the chunk's decay: from the state before it and the gradient of the state
+  /// after it, or given.
   void carry(const A* state, const A* d_state) {
     if (wants_gradient()) loops_.row_dots(state, d_state, 1, state_size_, &carried_);
   }
   void carry(A gradient) { carried_ = gradient; }
 
-  /// From d_m, d_p and the gradients of early_q, early_k and late_k those of q and k, which take
-  /// the first two places, and those of the log decays.
+  /// From d_m, d_p and the gradients of early_q, early_k and late_k, computes those of q and k, in
+  /// the first two arguments, and of the log decays.
   void backward(A* d_q, A* d_k, A* d_late) {
     Backward& b = *back_;
     if (decays()) {
@@ -137,7 +137,7 @@ class DeltaHeadDecay {
             decays() ? sums_.low.data() : nullptr};
   }
 
-  /// k . k and, with q, q . k of what a token sees.
+  /// k . k and, with q, q . k for the tokens that a token sees.
   void make_products(bool transposed) const {
     if (transposed) {
       const O* k = left_.left(k_, n_, keys_);
@@ -151,7 +151,8 @@ class DeltaHeadDecay {
     Visible::make(n_, keys_, left_.left(q_, n_, keys_), columns, false, qk_.data());
   }
 
-  /// Adds to `dg`, what D gets, the rest; d_q, d_k and d_late are those of q and k by now.
+  /// Adds the remaining contributions to `dg`, the gradient of D; d_q, d_k and d_late are already
+  /// those of q and k.
   void store_gradient(const A* d_q, const A* d_k, const A* d_late, Numbers& dg) const {
     Numbers up_to, up_to_k, behind;
     loops_.row_dots(d_q, q_, n_, keys_, up_to.data());

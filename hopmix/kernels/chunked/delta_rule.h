@@ -1,5 +1,5 @@
 // The delta rule, its gated form and Kimi Delta Attention: the recurrences of matrix_state.h with
-// beta, without decay, with one a head and with one a key channel.
+// beta and without decay, with one decay per head, or with one per key channel.
 #pragma once
 
 #include "hopmix/kernels/chunked/matrix_state.h"
@@ -10,8 +10,8 @@ namespace hopmix::kernels {
 template <typename T>
 void delta_rule(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* state);
 
-/// Gradients from grad_o [tokens, H, DV] and grad_state [N, H, DK, DV], either of them null for
-/// zero.
+/// Gradients from grad_o [tokens, H, DV] and grad_state [N, H, DK, DV], either of which may be null
+/// for zero.
 template <typename T>
 void delta_rule_backward(const MatrixStateInputs<T>& in, const T* grad_o,
                          const Accumulator<T>* grad_state, const MatrixStateGradients<T>& out);

@@ -1,9 +1,9 @@
-// The parts of a chunk of the (gated) delta rule that are not matrix products; delta_chunk.h
-// has the equations.
+// The parts of a chunk of the (gated) delta rule that are not matrix products; delta_chunk.h has
+// the equations.
 //
-// Rows are tokens of a chunk, n of them. n and widths are multiples of kTileLanes. Log decays G
-// come as the sum of `high` and `low`, so that a small decay behind a large one keeps its digits;
-// null where there are none.
+// Rows are the n tokens of a chunk. n and widths are multiples of kTileLanes. Log decays G are the
+// sum of `high` and `low`, so that a small decay after a large one keeps its digits; null without
+// decay.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace hopmix::kernels {
 
-/// Raw products k . k and q . k of one chunk [n, n], of which only what a token may see is read,
-/// and G [n].
+/// Raw products k . k and q . k of one chunk [n, n], of which only visible entries are read, and G
+/// [n].
 template <typename A>
 struct DeltaScores {
   int64_t n;
@@ -26,15 +26,15 @@ struct DeltaScores {
 template <typename A, typename O>
 struct DeltaTable {
   /// m_ij = e^(G_i - G_j) kk_ij where j < i, p_ij = e^(G_i - G_j) qk_ij where j <= i; 0 elsewhere.
-  /// They may be the scores. p may be null: not wanted.
+  /// They may be the scores. p may be null if not wanted.
   void (*weights)(const DeltaScores<A>&, A* m, O* p);
 
-  /// The same with rows j and columns i, from scores that lie so; and the decays alone.
+  /// The same with rows j and columns i, from transposed scores; and only the decays.
   void (*weights_transposed)(const DeltaScores<A>&, A* decay, A* m, O* p);
 
-  /// From the gradients of m and p, transposed too: those of kk and qk, 0 where hidden, which may
-  /// take their places, and dg_t = sum over j < t <= i of what e^(G_i - G_j) gets, unless dg is
-  /// null. `scratch` is [n].
+  /// From the transposed gradients of m and p: the gradients of kk and qk, 0 where hidden, possibly
+  /// in place, and, unless dg is null, dg_t = sum over j < t <= i of the gradient of G_i - G_j.
+  /// `scratch` is [n].
   void (*weights_backward)(const DeltaScores<A>&, const A* decay, const A* m, const A* dm,
                            const A* dp, A* dkk, A* dqk, A* scratch, A* dg);
 

@@ -1,5 +1,5 @@
-// What a chunk of the gated delta rule is to a rule that holds many states (log_linear.h): the A, Q,
-// Y and F of README.md, "Many states", from right sides R = 1 of delta_chunk.h.
+// A chunk of the gated delta rule for a rule with many states (log_linear.h): the A, Q, Y and F of
+// README.md, "Many states", from right-hand sides R = 1 of delta_chunk.h.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hopmix::kernels {
 
-/// beta and log_decay [B,T,H]; their gradients, null where they are not wanted.
+/// beta and log_decay [B,T,H]; their gradients, null if not wanted.
 template <typename T>
 struct DeltaGates {
   const T *beta, *log_decay;
@@ -96,7 +96,7 @@ class DeltaTransition {
     decay_and_take(carried_.data(), d_state);
   }
 
-  /// Where the gradients of A^T, Q and Y go; null: not wanted.
+  /// The gradients of A^T, Q and Y are stored here; null if not wanted.
   A* d_weights() const { return d_a_.data(); }
   A* d_q(const ChunkGradients<A>& d) {
     wanted_ = d.q != nullptr || d.k != nullptr || delta_.wants_gradient();
@@ -106,7 +106,7 @@ class DeltaTransition {
     return wanted_ ? d.k != nullptr ? d.k : back().spare_k.data() : nullptr;
   }
 
-  /// From them the gradients of q and k, in place, and those of the gates.
+  /// From these, computes the gradients of q and k, in place, and of the gates.
   void backward(A* d_q, A* d_k) {
     Backward& b = back();
     Decay& decay = delta_.decay();
@@ -136,7 +136,7 @@ class DeltaTransition {
   using Visible = VisibleProducts<O>;
   using Memory = Buffer<A>;
 
-  // What the backward needs beyond.
+  // Additional memory for the backward.
   struct Backward {
     Backward(int64_t rows, int64_t keys)
         : dx(rows * rows),
@@ -187,7 +187,7 @@ class DeltaTransition {
     for (int64_t c = 0; c < size; ++c) y[c] -= x[c];
   }
 
-  /// What Q and F add to dA and dY, and the gradient of early_k.
+  /// The contribution of Q and F to dA and dY, and the gradient of early_k.
   void finish_direct(const A* d_q, A* d_k) {
     Backward& b = back();
     A *const aside = b.dx.data(), *const early = b.early.data();

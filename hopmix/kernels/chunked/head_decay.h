@@ -1,5 +1,4 @@
-// How the state of OuterProducts decays (outer_products.h), a head at a time: not at all, or by one
-// number a token.
+// Decay of the state of OuterProducts (outer_products.h) per head: none, or one number per token.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +9,14 @@
 
 namespace hopmix::kernels {
 
-/// A log decay below this is e^-1000 = 0 in every type: -inf too then has exact differences.
+/// A log decay below this gives e^-1000 = 0 in every type. Clamping keeps differences exact even
+/// for -inf.
 template <typename A>
 A finite_decay(A log_decay) {
   return log_decay < A{-1000} ? A{-1000} : log_decay;
 }
 
-/// The log decays of a chunk added up, and what they make of its tokens.
+/// The cumulative log decays of a chunk, and the factors of its tokens.
 template <typename A>
 struct DecaySums {
   std::array<A, kChunk> high, low;   // their sum up to each token, in two parts
@@ -49,7 +49,7 @@ class HeadDecay {
   using A = Accumulator<T>;
   static constexpr bool kUsed = kDecays;
 
-  /// log_decay [B,T,H] and where its gradient goes, if wanted; both null without decay.
+  /// log_decay [B,T,H] and its gradient (null if not wanted); both null without decay.
   HeadDecay(const ChunkedSizes& sizes, const T* log_decay, T* gradient)
       : heads_(sizes.heads),
         keys_(sizes.keys()),
@@ -83,7 +83,7 @@ class HeadDecay {
   const A* q() const { return kDecays ? decayed_q_.data() : q_; }
   const A* k() const { return kDecays ? decayed_k_.data() : k_; }
 
-  /// A [n, n]; 0 where a query does not see the key. And as a left factor.
+  /// A [n, n], 0 where a query does not see the key; and A as a left factor.
   const A* scores(bool transposed) const {
     Visible::make(n_, keys_, left_.left(transposed ? k_ : q_, n_, keys_),
                   right_.right_transposed(transposed ? q_ : k_, n_, keys_), transposed, a_.data());
@@ -96,19 +96,19 @@ class HeadDecay {
   const O* weights() const { return weights_.left(scores(/*transposed=*/false), n_, n_); }
   const O* weights_transposed() const { return weights_.left(scores(/*transposed=*/true), n_, n_); }
 
-  /// Where the gradients of A^T, P q and R k go, after scores(true); null: not wanted.
+  /// The gradients of A^T, P q and R k are stored here, after scores(true); null if not wanted.
   A* d_weights() const { return d_a_.data(); }
   A* d_q(const ChunkGradients<A>& d) const { return gradient_ && !d.q ? spare_q_.data() : d.q; }
   A* d_k(const ChunkGradients<A>& d) const { return gradient_ && !d.k ? spare_k_.data() : d.k; }
 
-  /// From them the gradients of q and k, in place, and that of the log decays.
+  /// From these, computes the gradients of q and k, in place, and of the log decays.
   void backward(A* d_q, A* d_k, const A* state, const A* d_state) {
     A carried = 0;
     if (gradient_ != nullptr) loops_.row_dots(state, d_state, 1, state_size_, &carried);
     backward(d_q, d_k, carried);
   }
 
-  /// The same, with what D gets: S . dS'.
+  /// The same, given the gradient of D: S . dS'.
   void backward(A* d_q, A* d_k, A carried) {
     if (gradient_ != nullptr) store_gradient(d_q, d_k, carried);
     loops_.mask(d_a_.data(), kDecays ? decays_.data() : nullptr, n_, true, d_a_.data());

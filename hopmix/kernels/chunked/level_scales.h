@@ -1,6 +1,6 @@
-// The factors of log-linear attention, one a token, head and level, for a chunk at a time. Chunks
-// are aligned, so the levels of two tokens of one chunk are those of their places in it, and what
-// is before the chunk is read at the same levels by all its tokens.
+// The factors of log-linear attention, one per token, head and level, chunk by chunk. Chunks are
+// aligned, so the levels of two tokens of a chunk are those of their positions in it, and all
+// tokens of the chunk read earlier buckets at the same levels.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class LevelScales {
   /// Levels within a chunk. The bucket of bit b of the chunk's index is at level kInside + b.
   static constexpr int64_t kInside = fenwick_levels(kChunk);
 
-  /// scales [B,T,H,levels] and where their gradient goes, if wanted.
+  /// scales [B,T,H,levels] and their gradient (null if not wanted).
   LevelScales(const ChunkedSizes& sizes, int64_t levels, const T* scales, T* gradient)
       : heads_(sizes.heads),
         given_(levels),
@@ -47,7 +47,7 @@ class LevelScales {
   A* d_level(int64_t l) const { return gradient_.data() + l * most_; }
 
   /// The factors of the pairs of the chunk [n, n], queries as rows, or as columns if `transposed`.
-  /// Only what a query sees is written.
+  /// Writes only visible entries.
   const A* tile(bool transposed) const {
     for (int64_t r = 0; r < n_; ++r) {
       A* row = tile_.data() + r * n_;
@@ -68,8 +68,8 @@ class LevelScales {
     return tile_.data();
   }
 
-  /// Adds the gradients of the factors in the chunk, of which loss = sum of factor * a * d_a; both
-  /// [n, n], transposed.
+  /// Adds the gradients of the factors in the chunk, where loss = sum of factor * a * d_a; both [n,
+  /// n], transposed.
   void add_gradient(const A* a, const A* d_a) const {
     for (int64_t j = 0; j < n_; ++j) {
       const A *x = a + j * n_, *y = d_a + j * n_;
@@ -82,7 +82,7 @@ class LevelScales {
     }
   }
 
-  /// Hands the chunk's gradients over; levels that it does not read get 0.
+  /// Stores the chunk's gradients; levels that it does not read get 0.
   void store_gradient() const {
     for (int64_t i = 0; i < chunk_.length; ++i) {
       for (int64_t l = 0; l < given_; ++l) {

@@ -1,5 +1,5 @@
-// The Rule (chunked_heads.h) of log-linear attention: a state for each bucket of the past. README.md,
-// "Many states", has the equations; what A, Q, Y and F are is the parameter Transition:
+// The Rule (chunked_heads.h) of log-linear attention: one state for each bucket of the past.
+// README.md, "Many states", has the equations. The parameter Transition defines A, Q, Y and F:
 // DecayTransition below, or delta_transition.h.
 #pragma once
 
@@ -183,7 +183,7 @@ class LogLinear {
     ++index_;
   }
 
-  /// The states before the chunk before.
+  /// The states before the previous chunk.
   void restore_states() {
     --index_;
     for (int64_t bit = std::bit_width(static_cast<uint64_t>(index_)) - 1; bit >= 0; --bit) {
@@ -193,7 +193,7 @@ class LogLinear {
     }
   }
 
-  /// What the states were read with: dQ, if wanted, and the gradients of their factors.
+  /// The gradients of reading the states: dQ, if wanted, and those of the factors.
   void read_back(const A* d_o, A* d_q) {
     const O* left = d_o_left_.left(d_o, n_, values_);
     A* const x = from_state_.data();
@@ -212,7 +212,7 @@ class LogLinear {
     });
   }
 
-  /// The gradients of the states after the chunk, `after` that of its own bucket, become those of
+  /// Turns the gradients of the states after the chunk, `after` for its own bucket, into those of
   /// the states before it.
   void states_back(const Chunk& chunk, const A* after, const O* d_o) {
     const int64_t size = keys_ * values_, made = fenwick_completes(index_);

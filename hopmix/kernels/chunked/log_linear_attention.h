@@ -1,12 +1,12 @@
-// Log-linear attention (Guo et al. 2025, arXiv 2506.04761), with the transition of one decay a head
-// or, with beta, of the gated delta rule; the levels are those of fenwick.h.
+// Log-linear attention (Guo et al. 2025, arXiv 2506.04761), with one decay per head or, with beta,
+// the gated delta rule as transition; levels are those of fenwick.h.
 #pragma once
 
 #include "hopmix/kernels/chunked/matrix_state.h"
 
 namespace hopmix::kernels {
 
-/// Contiguous inputs. The recurrence decays by head and has no initial state.
+/// Contiguous inputs. Decays are per head, and there is no initial state.
 template <typename T>
 struct LogLinearInputs {
   MatrixStateInputs<T> recurrence;
@@ -14,7 +14,7 @@ struct LogLinearInputs {
   int64_t levels;         // at least fenwick_levels(longest sequence)
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct LogLinearGradients {
   MatrixStateGradients<T> recurrence;

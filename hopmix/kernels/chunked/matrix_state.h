@@ -1,9 +1,9 @@
-// Recurrences with a matrix state, which these choose by their gates:
+// Recurrences with a matrix state, selected by their gates:
 //
 //   S' = diag(e^g_t) S_{t-1},   S_t = S' + k_t u_t^T,   o_t = scale S_t^T q_t
 //
-// with u = v (linear_attention.h), or with beta u = beta (v - S'^T k), the delta rules
-// (delta_rule.h). g is a number a head, or one for each of its key channels, or 0.
+// with u = v (linear_attention.h) or, with beta, u = beta (v - S'^T k), the delta rules
+// (delta_rule.h). g is one number per head, one per key channel, or 0.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace hopmix::kernels {
 
-/// Contiguous inputs; T is float, double or Bfloat16, `tokens` counts over batch and time. States
-/// are one a sequence, N of them.
+/// Contiguous inputs; T is float, double or Bfloat16, `tokens` counts over batch and time. There is
+/// one state per sequence, N in total.
 template <typename T>
 struct MatrixStateInputs {
   const T* q;                           // [tokens, H, DK]
@@ -30,7 +30,7 @@ struct MatrixStateInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct MatrixStateGradients {
   T *q = nullptr, *k = nullptr, *v = nullptr, *log_decay = nullptr, *beta = nullptr;

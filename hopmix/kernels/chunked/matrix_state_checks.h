@@ -1,4 +1,4 @@
-// What every recurrence of matrix_state.h must hold to, for the tests of linear_attention.h and
+// Checks for every recurrence of matrix_state.h, used by the tests of linear_attention.h and
 // delta_rule.h.
 #pragma once
 
@@ -82,7 +82,7 @@ struct StateProblem {
 
   int64_t gates() const { return op.decay == DecayOf::kChannel ? shape.key_width : 1; }
 
-  // Keys of norm 1, as the delta rules have: the states then stay bounded.
+  // Keys of norm 1, as the delta rules require, so that states stay bounded.
   std::vector<T> unit_rows(int64_t rows) const {
     const std::vector<float> x = random_values<float>(rows * shape.key_width, 2);
     std::vector<T> out;
@@ -234,8 +234,8 @@ struct StateProblem {
     expect_sums(d_initial, expected.initial, "dinitial");
   }
 
-  /// Entry by entry, relative to the largest value: 32 roundings of the sums; where products round
-  /// their operands to bfloat16 each counts as 2^-9. NaN fails.
+  /// Entrywise tolerance relative to the largest value: 32 roundings of the sums; if products round
+  /// their operands to bfloat16, each counts as 2^-9. NaN fails.
   template <typename X>
   static void expect_sums(const std::vector<X>& actual, const std::vector<double>& expected,
                           const char* what) {
@@ -264,7 +264,7 @@ void expect_reference(const StateOperator<T>& op, const StateShape& s) {
   problem.compare_with_reference();
 }
 
-/// Outputs and every gradient; on one instruction set every shape, on the others a few.
+/// Outputs and all gradients: every shape on one instruction set, a few on the others.
 template <typename T>
 void expect_the_recurrence(const StateOperator<T>& op) {
   const OneThread guard;
@@ -276,8 +276,8 @@ void expect_the_recurrence(const StateOperator<T>& op) {
   });
 }
 
-/// Decays of any strength; what a strong one cuts off has a gradient that is small, not the
-/// rounding of a large one.
+/// Decays of any strength: the gradient of what a strong decay cuts off is small, not the rounding
+/// error of a large one.
 template <typename T>
 void expect_any_decay(const StateOperator<T>& op) {
   if (op.decay == DecayOf::kNothing) return;
@@ -307,7 +307,8 @@ void expect_any_decay(const StateOperator<T>& op) {
   }
 }
 
-/// From o alone and from the last state alone; only some gradients asked for, to the same bits.
+/// Gradients from o only and from the last state only; requesting only some gradients does not
+/// change their bits.
 template <typename T>
 void expect_parts(const StateOperator<T>& op) {
   const StateShape shape{1, 140, 4, 2, 20, 5};
@@ -341,7 +342,7 @@ void expect_same_for_threads(const StateOperator<T>& op) {
   }
 }
 
-/// The gradients of all inputs by finite differences, over an edge between chunks.
+/// The gradients of all inputs compared with finite differences, across an edge between chunks.
 inline void expect_finite_differences(const StateOperator<double>& op) {
   StateProblem<double> p(op, {1, 67, 2, 1, 3, 2});
   const auto loss = [&] {
@@ -357,7 +358,7 @@ inline void expect_finite_differences(const StateOperator<double>& op) {
   expect_gradient(p.d_initial, finite_differences(p.initial, loss), "initial");
 }
 
-/// Products of bfloat16 as definitions, for processors that have none.
+/// bfloat16 products computed by definition, for processors without them.
 inline void plain_bfloat16(int64_t m, int64_t n, int64_t k, const Bfloat16* a, int64_t lda,
                            const Bfloat16* b, int64_t ldb, float* c, int64_t ldc, bool add) {
   for (int64_t i = 0; i < m; ++i) {
@@ -372,7 +373,7 @@ inline void plain_bfloat16(int64_t m, int64_t n, int64_t k, const Bfloat16* a, i
   }
 }
 
-/// Calls run() with an engine that has products of bfloat16.
+/// Calls run() with an engine that has bfloat16 products.
 template <typename Run>
 void with_bfloat16_products(const Run& run) {
   const GemmEngine before = gemm_engine();

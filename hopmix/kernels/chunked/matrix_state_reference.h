@@ -1,5 +1,5 @@
-// The recurrences of matrix_state.h as their definition reads, one head of one sequence, in double;
-// and back through them from the last token to the first. For the tests.
+// The recurrences of matrix_state.h as defined, for one head of one sequence in double, and their
+// gradients from the last token to the first. For the tests.
 #pragma once
 
 #include <cmath>

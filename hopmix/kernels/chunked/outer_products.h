@@ -1,6 +1,6 @@
 // The Rule (chunked_heads.h) of S_t = decay_t S_{t-1} + k_t v_t^T, o_t = q_t S_t; README.md has the
-// equations. What a decay is, and how the products A of queries and keys come from it, is the
-// parameter Decay: head_decay.h or channel_decay.h.
+// equations. The parameter Decay, head_decay.h or channel_decay.h, defines the decay and the
+// products A of queries and keys.
 #pragma once
 
 #include "hopmix/kernels/chunked/chunked_heads.h"

@@ -1,5 +1,5 @@
-// Softmax attention of one token to what a decoder holds of the past: the newest row of
-// sparse_attention, and what that of glr_attention reads.
+// Softmax attention of one token to a decoder's cached past: the newest row of sparse_attention,
+// and the read of the newest row of glr_attention.
 //
 //   y_h = sum_r p_hr v_r,   p_h = softmax over r of scale q_h . k_r
 #pragma once
@@ -23,7 +23,7 @@ struct AttentionStepInputs {
   double scale;
 };
 
-/// y [B, H, DV]; 0 where nothing is read.
+/// y [B, H, DV]; 0 if nothing is read.
 template <typename T>
 void attention_step(const AttentionStepInputs<T>& in, T* y);
 

@@ -1,6 +1,6 @@
-// glr_attention one token at a time, as a text is decoded: what kernels/rows/glr_attention.h computes,
-// with memory for what the pattern still reads. No torch: a layer decodes on pointers alone
-// (examples/decode_core.cc).
+// glr_attention one token at a time, for decoding: the computation of kernels/rows/glr_attention.h
+// with memory for what the pattern still reads. Does not depend on torch: a layer decodes on raw
+// pointers (examples/decode_core.cc).
 #pragma once
 
 #include <cstdint>
@@ -29,20 +29,20 @@ struct GlrToken {
   const T* d_self;  // [H]
 };
 
-/// One stream; T is float or double. A value: a copy is a fork, which goes on by itself.
+/// One stream; T is float or double. A copy is a fork, which advances independently.
 template <typename T>
 class GlrDecoder {
  public:
-  /// Throws Error on a malformed pattern, or a size below 1.
+  /// Throws Error on a malformed pattern or a size below 1.
   explicit GlrDecoder(const GlrDecoderConfig& config);
 
-  /// The next token -> y [H, DV]: z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j, y_i = z_i -
-  /// d_i v_i. O(reads H (DK + DV)). Throws Error past a known length.
+  /// Processes the next token -> y [H, DV]: z_i = (d_i + d_self_i) v_i + gate_i sum_j P_ij z_j, y_i
+  /// = z_i - d_i v_i. O(reads H (DK + DV)). Throws Error past a known length.
   void step(const GlrToken<T>& token, T* y);
 
   int64_t position() const { return slots_.position(); }  // tokens so far
 
-  /// Bytes of the keys and states that are held.
+  /// Bytes of the stored keys and states.
   int64_t bytes() const { return static_cast<int64_t>((k_.size() + z_.size()) * sizeof(T)); }
 
  private:

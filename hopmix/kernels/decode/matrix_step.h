@@ -1,5 +1,5 @@
-// One token of a recurrence with a matrix state, as in decoding: what
-// chunked/chunked_heads.h computes by chunks, for sequences of one token alone.
+// One token of a recurrence with a matrix state, for decoding: the computation of
+// chunked/chunked_heads.h for sequences of one token.
 //
 //   S' = diag(e^g) S,   S_new = S' + k u^T,   o = scale S_new^T q
 //
@@ -11,9 +11,9 @@
 
 namespace hopmix::kernels {
 
-/// o [tokens, H, DV] and state [N, H, DK, DV] of the sequences of one token; what belongs to others
-/// is left as it is. `state` may be `initial_state` itself: then it is updated in place, to the
-/// same bits.
+/// o [tokens, H, DV] and state [N, H, DK, DV] of the sequences of one token; entries of other
+/// sequences are left unchanged. `state` may be `initial_state` itself, which is then updated in
+/// place, with the same bits.
 template <typename T>
 void matrix_step(const MatrixStateInputs<T>& in, T* o, Accumulator<T>* state);
 

@@ -22,7 +22,7 @@ template <typename A>
 struct MatrixStepLoops {
   /// after = diag(decay) before + k v^T, o = after^T q.
   void (*add)(const StepHead<A>&);
-  /// The same with beta (v - (diag(decay) before)^T k) for v.
+  /// The same with beta (v - (diag(decay) before)^T k) instead of v.
   void (*correct)(const StepHead<A>&);
   /// x = e^x; n is a multiple of kPad.
   void (*exponentials)(int64_t n, A* x);

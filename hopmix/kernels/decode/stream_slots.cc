@@ -23,12 +23,12 @@ StreamSlots::StreamSlots(const std::string& spec, int64_t length)
   if (!inherits_) use_ = last_use(pattern_);
 }
 
-// Twice what is needed, so that a stream binds log(n) times.
+// Twice what is needed, so that a stream rebinds only log(n) times.
 void StreamSlots::bind(int64_t i) {
   if (i < pattern_.size()) return;
   if (fixed_) {
-    throw Error("pattern '" + pattern_.spec() + "': is for " + std::to_string(pattern_.size()) +
-                " tokens, and here is token " + std::to_string(i));
+    throw Error("pattern '" + pattern_.spec() + "': covers " + std::to_string(pattern_.size()) +
+                " tokens; token " + std::to_string(i) + " is out of range");
   }
   pattern_ = Pattern(pattern_.spec(), std::max(kFirstLength, 2 * i));
 }
@@ -60,7 +60,7 @@ int32_t StreamSlots::advance() {
     bind(position_);
     pattern_.row(position_, next_);
   }
-  // What the next row has not, nobody reads any more. Both are ascending.
+  // No later token reads what is not in the next row. Both are ascending.
   size_t kept = 0, n = 0;
   for (size_t r = 0; r < held_.size(); ++r) {
     if (n < next_.size() && next_[n] == held_[r]) {

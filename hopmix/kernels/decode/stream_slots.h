@@ -1,4 +1,4 @@
-// Where a decoder keeps each token of a stream while a later one may read it.
+// Assigns each token of a stream a slot while a later token may read it.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@
 
 namespace hopmix::kernels {
 
-/// Slots for one token after another. Of a pattern whose rows inherit (window, cached(f), ...)
-/// there are as many as the largest row so far had tokens, the peak of its live cache; of a pattern
-/// of known length as many as tokens ever had a reader to come (pattern/last_use.h); of any other,
-/// one a token, since each may be read again. A value: a copy goes on by itself.
+/// Slots for consecutive tokens. For a pattern whose rows inherit (window, cached(f), ...), there
+/// are as many as the largest row so far had tokens, the peak of its live cache; for a pattern of
+/// known length, as many as tokens ever had a future reader (pattern/last_use.h); for any other,
+/// one per token, since each may be read again. A copy advances independently.
 class StreamSlots {
  public:
-  /// The length is known where it is given (0: it is not), and of dag, from its file. Throws Error
-  /// on a malformed spec.
+  /// The length is known if it is given (0: unknown) or, for a dag, from its file. Throws Error on
+  /// a malformed spec.
   explicit StreamSlots(const std::string& spec, int64_t length = 0);
 
-  /// The token that comes next.
+  /// The next token.
   int64_t position() const { return position_; }
 
   /// The slots of the tokens that it reads. Throws Error past a known length. O(reads).
   const std::vector<int32_t>& reads();
 
-  /// Goes on to the token after it -> the slot where its entry belongs, -1 if nobody will read it.
-  /// That may be a slot it read: write once all has been read. O(reads).
+  /// Advances to the next token -> the slot for the entry of the current one, -1 if no later token
+  /// reads it. That may be a slot the token read, so write after all reads. O(reads).
   int32_t advance();
 
-  /// Slots that were ever given.
+  /// The number of slots ever used.
   int64_t count() const { return count_; }
 
  private:

@@ -1,6 +1,6 @@
-// Causal softmax attention, o_i = sum over j <= i of P_ij v_j, P = softmax of scale q_i . k_j, by
-// blocks (attention_blocks.h), which can also pick for each row its best keys while their scores
-// are at hand.
+// Causal softmax attention, o_i = sum over j <= i of P_ij v_j, P = softmax of scale q_i . k_j, in
+// blocks (attention_blocks.h). It can also select the best keys of each row while their scores are
+// in cache.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ struct AttentionInputs {
   const Sequences& sequences;
 };
 
-/// What the backward needs of the forward: mix [B, T, H, DV], which is o unrounded, and lse [B, T,
-/// H], log2 of the sum of 2^(scale log2(e) q . k). Forward, null skips one.
+/// What the backward needs from the forward: mix [B, T, H, DV], which is o before rounding, and lse
+/// [B, T, H], log2 of the sum of 2^(scale log2(e) q . k). In the forward, null skips one.
 template <typename A>
 struct AttentionKept {
   A* mix = nullptr;
   A* lse = nullptr;
 };
 
-/// The `kappa` best keys of each row, or blocks of `block` keys by their best: those of the largest
-/// scores, the row's own among them if `self`; of equal ones the earlier.
+/// The `kappa` best keys of each row, or blocks of `block` keys ranked by their best: those with
+/// the largest scores, including the row's own if `self`; among equals the earlier.
 struct AttentionSelection {
   int64_t kappa = 0;  // 0: none
   int64_t block = 1;
@@ -42,7 +42,7 @@ struct AttentionSelection {
   int32_t* indices = nullptr;  // [B, T, H, kappa], best first, -1 where there are fewer
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct AttentionGradients {
   T* q = nullptr;
@@ -50,13 +50,13 @@ struct AttentionGradients {
   T* v = nullptr;
 };
 
-/// o [B, T, H, DV], every entry written. Time O(T^2 (DK + DV)) a head, memory O(T (DK + DV)) a
-/// thread. A row's bits depend on nothing but what it reads.
+/// o [B, T, H, DV]; writes every entry. Time O(T^2 (DK + DV)) per head, memory O(T (DK + DV)) per
+/// thread. A row's bits depend only on what it reads.
 template <typename T>
 void attention(const AttentionInputs<T>& in, T* o, const AttentionKept<Accumulator<T>>& kept,
                const AttentionSelection& selection = {});
 
-/// Gradients from grad_o [B, T, H, DV]. Scores are computed again. Same cost.
+/// Gradients from grad_o [B, T, H, DV]. Recomputes the scores. Same cost.
 template <typename T>
 void attention_backward(const AttentionInputs<T>& in, const T* grad_o,
                         const AttentionKept<const Accumulator<T>>& kept,

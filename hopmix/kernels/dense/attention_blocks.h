@@ -1,7 +1,7 @@
-// One head of causal softmax attention by blocks of rows, with memory O(T D): the online softmax of
-// flash attention (arXiv 2205.14135) tile by tile. A row's bits do not depend on who computes the
-// others. In the block on the diagonal, products go by strips of rows, so that little more than the
-// triangle is made.
+// One head of causal softmax attention in blocks of rows, with memory O(T D): the online softmax of
+// flash attention (arXiv 2205.14135) tile by tile. A row's bits do not depend on how the other rows
+// are computed. In the block on the diagonal, products are computed in strips of rows, so that
+// little beyond the triangle is computed.
 #pragma once
 
 #include <type_traits>
@@ -12,11 +12,11 @@
 
 namespace hopmix::kernels {
 
-/// Rows of a block.
+/// Rows per block.
 inline constexpr int64_t kAttentionBlock = 128;
 
 /// Keys and values of one head of one sequence, packed for the rows of all queries that read them.
-/// T is the storage type, O what products take.
+/// T is the storage type, O the type of the products' operands.
 template <typename T, typename O>
 class AttentionBlocks {
  public:
@@ -24,7 +24,7 @@ class AttentionBlocks {
 
   AttentionBlocks(const MatrixView<T>& k, const MatrixView<T>& v, double scale);
 
-  /// A caller's memory for one block; of one query head at a time.
+  /// Scratch memory for one block of one query head.
   struct Block {
     explicit Block(const AttentionBlocks& of);
 
@@ -35,9 +35,9 @@ class AttentionBlocks {
     int64_t stride;
   };
 
-  /// Rows [first, first + kAttentionBlock) of `q`, or what there are of them; `first` is a multiple
-  /// of kAttentionBlock. `best`, if any, is offered each row's scores, those of the row itself if
-  /// `self`; a product that is larger wins, or with a negative scale a smaller one.
+  /// Rows [first, first + kAttentionBlock) of `q`, or as many as exist; `first` is a multiple of
+  /// kAttentionBlock. Passes each row's scores to `best`, if given, including the row's own if
+  /// `self`; larger products win, or smaller ones if the scale is negative.
   void forward(const MatrixView<T>& q, int64_t first, bool self, Block& out,
                TopScores<A>* best) const;
 
@@ -57,8 +57,8 @@ class AttentionBlocks {
   const TileTable<A, O> tiles_ = tiles<A, O>();
 };
 
-/// One query head: its gradients from grad_o, and from the forward's mix and lse (with `stride`
-/// from row to row). T is the storage type, O what products take.
+/// One query head: its gradients from grad_o and from the forward's mix and lse (rows `stride`
+/// apart). T is the storage type, O the type of the products' operands.
 template <typename T>
 struct AttentionHead {
   MatrixView<T> q, k, v, grad_o;
@@ -68,8 +68,8 @@ struct AttentionHead {
   double scale;
 };
 
-/// dk and dv [padded(T), padded width] are added to, dq [padded(T), padded(DK)] is written; dq and
-/// dk still lack the factor `scale`.
+/// Adds to dk and dv [padded(T), padded width] and writes dq [padded(T), padded(DK)]; dq and dk
+/// still lack the factor `scale`.
 template <typename T, typename O>
 void attention_head_backward(const AttentionHead<T>& head, Accumulator<T>* dq, Accumulator<T>* dk,
                              Accumulator<T>* dv);

@@ -1,4 +1,4 @@
-// Block-ChaCAL: ChaCAL inside blocks of b tokens, one summary a block across them.
+// Block-ChaCAL: ChaCAL inside blocks of b tokens, with one summary per block across them.
 //
 // Block C has the summary key kbar_C = mean of its k and the summary value wbar_C = mean of its W.
 // With a_BC = softmax over C < B of scale q_first(B) . kbar_C, block B reads s_B = sum_C a_BC
@@ -6,8 +6,8 @@
 //
 //   W_i = v_i + gamma mix_i,  mix_i = sum_j A_ij W_j + A_is r_B,  y_i = (1 - gamma) mix_i
 //
-// with A_i the softmax over scale q_i . k_j of the block's j <= i and scale q_i . s_B. How it is
-// solved, and its gradient: README.md.
+// with A_i the softmax over scale q_i . k_j of the block's j <= i and scale q_i . s_B. README.md
+// derives the solution and the gradient.
 #pragma once
 
 #include "hopmix/kernels/dense/chacal.h"
@@ -31,8 +31,8 @@ struct BlockChacalInputs {
   const Sequences& sequences;
 };
 
-/// y [B, T, H, DV], every entry written, as are those of `kept`. All products are in the type of
-/// sums. Time O(T b D + (T / b)^2 D) a head, memory O(T D + b^2) a thread.
+/// y [B, T, H, DV]; writes every entry of y and of `kept`. All products are in the type of sums.
+/// Time O(T b D + (T / b)^2 D) per head, memory O(T D + b^2) per thread.
 template <typename T>
 void block_chacal(const BlockChacalInputs<T>& in, T* y, const DenseKept<Accumulator<T>>& kept);
 

@@ -1,6 +1,6 @@
 // ChaCAL (Fagnou et al. 2024, arXiv 2410.05565): Y = (1 - gamma) A (I - gamma A)^{-1} V with A
-// causal softmax attention, self included; by blocks (dense_blocks.h) with c = v, g = gamma and
-// rows that read themselves: W = (I - gamma A)^{-1} V, y = (1 - gamma) mix.
+// causal softmax attention, self included; computed in blocks (dense_blocks.h) with c = v, g =
+// gamma and rows that read themselves: W = (I - gamma A)^{-1} V, y = (1 - gamma) mix.
 #pragma once
 
 #include "hopmix/kernels/dense/dense_recurrence.h"
@@ -23,7 +23,7 @@ struct ChacalInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct ChacalGradients {
   T* q = nullptr;
@@ -31,8 +31,8 @@ struct ChacalGradients {
   T* v = nullptr;
 };
 
-/// y [B, T, H, DV], every entry written, as are those of `kept`. Time O(T^2 (DK + DV)) a head,
-/// memory O(T (DK + DV)) a thread.
+/// y [B, T, H, DV]; writes every entry of y and of `kept`. Time O(T^2 (DK + DV)) per head, memory
+/// O(T (DK + DV)) per thread.
 template <typename T>
 void chacal(const ChacalInputs<T>& in, T* y, const DenseKept<Accumulator<T>>& kept);
 

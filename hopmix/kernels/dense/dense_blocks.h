@@ -1,14 +1,14 @@
-// Dense causal recurrences by blocks, with memory O(T D). One head of one sequence is
+// Dense causal recurrences in blocks, with memory O(T D). One head of one sequence is
 //
 //   w_i = c_i + g_i mix_i,   mix_i = sum_j P_ij w_j,   P = softmax over j < i (or j <= i) of
 //   scale q_i . k_j
 //
-// that is W = (I - diag(g) P)^{-1} C, by forward substitution over blocks of rows: what a block
-// reads of earlier blocks is a product with W that is already solved (tile by tile, with the online
-// softmax of flash attention, arXiv 2205.14135), then its diagonal block is solved. No score
-// outlives its tile. The derivations are in README.md.
+// that is, W = (I - diag(g) P)^{-1} C, by forward substitution over blocks of rows: the part that a
+// block reads from earlier blocks is a product with W, which is already solved there (tile by tile,
+// with the online softmax of flash attention, arXiv 2205.14135); then its diagonal block is solved.
+// No score outlives its tile. README.md has the derivations.
 //
-// Products take operands of type O, everything else is the accumulator type A.
+// Products have operands of type O; everything else has the accumulator type A.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct DenseShape {
   int64_t values() const { return padded(value_width); }
 };
 
-/// What belongs to a block of rows [first, first + n): numbers a row, and matrices [n, values].
+/// Data of a block of rows [first, first + n): numbers per row, and matrices [n, values].
 template <typename A>
 struct DenseRows {
   int64_t first, n;
@@ -42,8 +42,8 @@ struct DenseRows {
   const A* dk = nullptr;         // [n, keys], if wanted
 };
 
-/// T is the storage type of q and k; O what products take. Of the matrices of a sequence only
-/// those are kept whole that other blocks read: w forward, h backward.
+/// T is the storage type of q and k; O the type of the products' operands. Of the matrices of a
+/// sequence, only those that other blocks read are stored whole: w forward, h backward.
 template <typename T, typename O>
 class DenseBlocks {
  public:
@@ -57,19 +57,20 @@ class DenseBlocks {
         values_(shape.values()),
         factor_(static_cast<A>(shape.scale * 1.44269504088896340736)) {}
 
-  /// Block by block, from the first: load(rows) fills gate and w, which holds c and is 0 before;
-  /// done(rows) finds w, mix and lse: log2 of the sum of 2^(factor q . k), infinity where nothing
-  /// is read.
+  /// Block by block, from the first: load(rows) fills gate and w, which receives c and is 0 before;
+  /// done(rows) gets w, mix and lse: log2 of the sum of 2^(factor q . k), infinity if nothing is
+  /// read.
   void forward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
                const Visit& done);
 
-  /// Block by block, from the last: load(rows) fills gate, w, mix and lse, and the direct gradients
-  /// of w and mix in l and h, all 0 before (lse infinity); done(rows) finds the total ones, and dk.
-  /// load() may be called twice for a block. dq [rows, keys], or null: then there is no dk either.
+  /// Block by block, from the last: load(rows) fills gate, w, mix and lse, and in l and h the
+  /// direct gradients of w and mix, all 0 before (lse infinity); done(rows) gets the total
+  /// gradients, and dk. load() may be called twice for a block. dq [rows, keys], or null, in which
+  /// case dk is not computed either.
   void backward(const MatrixView<T>& q, const MatrixView<T>& k, const Visit& load,
                 const Visit& done, A* dq);
 
-  /// Rows of a block of the substitution.
+  /// Rows per block of the substitution.
   static constexpr int64_t kBlock = 128;
 
  private:
@@ -90,8 +91,7 @@ class DenseBlocks {
 
   DenseShape shape_;
   int64_t rows_, keys_, values_;
-  // Width of a tile: two float tiles fit in the second-level cache, and in short sequences nothing
-  // is wasted.
+  // Width of a tile: two float tiles fit the L2 cache, and short sequences waste nothing.
   int64_t panel_ = std::min<int64_t>(256, rows_);
   A factor_;
   const TileTable<A, O> mixed_ = tiles<A, O>();

@@ -1,8 +1,8 @@
-// What every dense kernel must hold to, for their tests. A Kernel<T> has
-//   Value, kNumbers (of a token and head beside q, k and v), kSelf (whether a token reads itself)
+// Checks for every dense kernel, used by their tests. A Kernel<T> has
+//   Value, kNumbers (per token and head, besides q, k and v), kSelf (whether a token reads itself)
 //   forward(problem, y, mix, lse), backward(problem, mix, lse, gradients)
 //   reference(q, k, v, numbers, grad_y, scale)  one head, dense, in double
-// and is given to the suite by INSTANTIATE_TYPED_TEST_SUITE_P.
+// and is instantiated with INSTANTIATE_TYPED_TEST_SUITE_P.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace hopmix::kernels::testing {
 
-/// Where gradients go; null skips one.
+/// Output gradients; null skips one.
 template <typename T>
 struct DensePointers {
   T *q = nullptr, *k = nullptr, *v = nullptr;
@@ -113,8 +113,8 @@ struct DenseProblem {
     for (int i = 0; i < Kernel::kNumbers; ++i) expect_near(d_numbers[i], e_numbers[i], "numbers");
   }
 
-  /// Sixteen roundings of sums relative to the largest value, which chains of reads multiply: W by
-  /// up to 1 / (1 - gamma), and what is sent back to it again, about 10 at gamma = 0.7; and the
+  /// Tolerance: sixteen roundings of sums relative to the largest value, multiplied by chains of
+  /// reads (W by up to 1 / (1 - gamma), and its gradient again, about 10 at gamma = 0.7), plus the
   /// rounding of the result. NaN fails.
   static void expect_near(const std::vector<T>& actual, const std::vector<double>& expected,
                           const std::string& what) {
@@ -214,7 +214,7 @@ TYPED_TEST_P(DenseKernel, FiniteDifferences) {
   }
 }
 
-// What is no number shows in the first token that reads it, and not before.
+// NaN shows in the first token that reads it, and not before.
 TYPED_TEST_P(DenseKernel, NanShowsWhereItIsRead) {
   using T = typename TypeParam::Value;
   const Case c = {"", 300, 20, 5, 1, 1, 1};

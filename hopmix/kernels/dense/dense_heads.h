@@ -1,4 +1,5 @@
-// DenseBlocks over all heads of all sequences of a call: threads, head buffers, grouped queries.
+// Runs DenseBlocks over all heads of all sequences of a call: threads, head buffers, grouped
+// queries.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +40,7 @@ struct DenseCall {
     return rows(k, s, kv_heads, head, key_width);
   }
 
-  /// One head of one sequence out of x [B, T, of, width].
+  /// One head of one sequence from x [B, T, of, width].
   MatrixView<T> rows(const T* x, const Sequence& s, int64_t of, int64_t which,
                      int64_t width) const {
     const int64_t first = head_offset(sequences.first_token(s), of, which, width);
@@ -47,9 +48,9 @@ struct DenseCall {
   }
 };
 
-/// A block of rows of one head at work: tokens [first_token, first_token + length). Matrices are
-/// [rows, values], padded with 0; rows past `length` and columns past the head's width are not the
-/// operator's.
+/// A block of rows of one head: tokens [first_token, first_token + length). Matrices are [rows,
+/// values], zero-padded; rows past `length` and columns past the head's width do not belong to the
+/// operator.
 template <typename A>
 struct HeadWork {
   int64_t first_token, length, head, kv_head, values;
@@ -110,15 +111,15 @@ void dense_forward(const DenseCall<T>& call, const Prepare& prepare, const Finis
   });
 }
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct DenseGradients {
   T *q = nullptr, *k = nullptr, *v = nullptr;
 };
 
 /// prepare(work) fills gate, w, mix, lse and the direct gradients l and h; finish(work) gets the
-/// total ones, adds to dv and stores what belongs to the head. Both are called for each block,
-/// prepare perhaps twice.
+/// total gradients, adds to dv and stores those of the head. Both are called for each block,
+/// prepare possibly twice.
 template <typename T, typename O, typename Prepare, typename Finish>
 void dense_backward(const DenseCall<T>& call, const DenseGradients<T>& out, const Prepare& prepare,
                     const Finish& finish) {
@@ -132,10 +133,10 @@ void dense_backward(const DenseCall<T>& call, const DenseGradients<T>& out, cons
     const DenseShape shape = call.shape(s);
     const int64_t rows = shape.rows(), keys = shape.keys(), values = shape.values();
     constexpr int64_t kBlock = DenseBlocks<T, O>::kBlock;
-    // Of the whole sequence only where heads sum into them.
+    // Stored for the whole sequence only if heads are summed into it.
     const Buffer<A> dv_sum = zeros<A>((group > 1 ? rows : kBlock) * values);
     const Buffer<A> dk_sum = zeros<A>(scores && group > 1 ? rows * keys : 0);
-    // dq is made in its tensor if it lies there as here.
+    // dq is computed in its tensor if that has this layout.
     const bool in_place = out.q != nullptr && std::is_same_v<T, A> && heads == 1 &&
                           rows == s.length && keys == call.key_width;
     const Buffer<A> dq_head(scores && !in_place ? rows * keys : 0);

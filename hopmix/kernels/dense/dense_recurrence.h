@@ -31,16 +31,16 @@ struct DenseRecurrenceInputs {
   const Sequences& sequences;
 };
 
-/// What the backward needs of the forward: mix [B, T, H, DV], unrounded because small differences
-/// of its products are taken, and lse [B, T, H], log2 of the sum of 2^(scale log2(e) q . k),
-/// infinity where nothing is read.
+/// What the backward needs from the forward: mix [B, T, H, DV], not rounded because the backward
+/// takes small differences of its products, and lse [B, T, H], log2 of the sum of 2^(scale log2(e)
+/// q . k), infinity if nothing is read.
 template <typename A>
 struct DenseKept {
   A* mix;
   A* lse;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct DenseRecurrenceGradients {
   T* q = nullptr;
@@ -51,8 +51,8 @@ struct DenseRecurrenceGradients {
   T* d_self = nullptr;
 };
 
-/// y [B, T, H, DV], every entry written, as are those of `kept`. Time O(T^2 (DK + DV)) a head,
-/// memory O(T (DK + DV)) a thread.
+/// y [B, T, H, DV]; writes every entry of y and of `kept`. Time O(T^2 (DK + DV)) per head, memory
+/// O(T (DK + DV)) per thread.
 template <typename T>
 void dense_recurrence(const DenseRecurrenceInputs<T>& in, T* y,
                       const DenseKept<Accumulator<T>>& kept);

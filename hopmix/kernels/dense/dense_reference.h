@@ -1,5 +1,5 @@
-// What the dense kernels compute, as their definitions read: one head of one sequence, whole
-// matrices, double.
+// The computations of the dense kernels as defined: one head of one sequence, whole matrices, in
+// double.
 #pragma once
 
 #include <algorithm>
@@ -65,8 +65,8 @@ inline DenseResults chacal(const Matrix& q, const Matrix& k, const Matrix& v, co
   return {s.y, qk.q, qk.k, s.v};
 }
 
-/// chacal with M_ij = A_ij for j in the block of i, and else A_is a_BC / b, which is what i reads
-/// of its summary times what that holds of j.
+/// chacal with M_ij = A_ij for j in the block of i, and otherwise A_is a_BC / b: how much i reads
+/// of its summary times the share of j in that summary.
 inline DenseResults block_chacal(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& g,
                                  double gamma, int64_t b, double scale) {
   const int64_t n = q.rows, width = q.cols, blocks = (n + b - 1) / b;

@@ -1,10 +1,10 @@
 // The parts of dense blockwise attention that are not matrix products: the softmax of a tile of
-// scores, its gradient, and the small triangular solves on the diagonal. dense_blocks.h joins
+// scores, its gradient, and the small triangular solves on the diagonal. dense_blocks.h combines
 // them with the products.
 //
 // Exponents are base 2: a weight is 2^(factor s - m) with factor = scale log2(e), which is
 // e^(scale s) up to the common 2^m. Numbers of columns, leading dimensions and widths are multiples
-// of kTileLanes, so no loop has a tail; padding is the caller's.
+// of kTileLanes, so no loop has a tail; the caller handles padding.
 #pragma once
 
 #include <cstdint>

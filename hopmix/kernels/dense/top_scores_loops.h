@@ -7,11 +7,11 @@ namespace hopmix::kernels {
 
 template <typename A>
 struct TopLoops {
-  /// As TopScores::offer.
+  /// Like TopScores::offer.
   void (*offer)(const ScoreTile<A>& tile, int64_t diagonal, int64_t first, const TopShape& shape,
                 Candidates<A>* rows);
 
-  /// Leaves the row its kappa best and writes their columns (or blocks), best first.
+  /// Keeps the row's kappa best and writes their columns (or blocks), best first.
   void (*rank)(const TopShape& shape, Candidates<A>& row, int32_t* out);
 };
 

@@ -1,5 +1,5 @@
-// Blocks on the diagonal. Their triangular system: tiles.substitute in strips of kTileLanes rows,
-// and products of a strip with all rows before it (or, back, behind it).
+// Blocks on the diagonal: their triangular system, solved by tiles.substitute in strips of
+// kTileLanes rows, and products of a strip with all rows before it (or, in the backward, after it).
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace hopmix::kernels {
 
-/// Rows of a strip of a block on the diagonal, of which only what is visible is multiplied:
-/// bfloat16 products are so quick that starting one costs more than it saves.
+/// Rows per strip of a block on the diagonal, of which only the visible part is multiplied.
+/// bfloat16 products are so fast that starting one costs more than it saves.
 template <typename O>
 inline constexpr int64_t kStrip = std::is_same_v<O, Bfloat16> ? 64 : kTileLanes;
 
@@ -23,7 +23,7 @@ void for_strips(int64_t n, const F& f) {
 }
 
 /// mix_i = (mix_i + sum_j p_ij w_j) / sum_i, w_i += gate_i mix_i, over j < i, or j <= i with
-/// `self`; w holds c before. p [n, ldp]; mix and w [n, width]. No row reads a later one.
+/// `self`; w initially holds c. p [n, ldp]; mix and w [n, width]. No row reads a later one.
 template <typename A>
 void solve_lower(int64_t n, int64_t width, bool self, const A* p, int64_t ldp, const A* sum,
                  const A* gate, A* mix, A* w) {

@@ -1,6 +1,6 @@
-// GELU, x Phi(x) with Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415),
-// the exact form and not the one by tanh, and its derivative Phi(x) + x phi(x); compiled for every
-// instruction set.
+// GELU, x Phi(x) with Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415), in
+// the exact form rather than the tanh approximation, and its derivative Phi(x) + x phi(x); compiled
+// for every instruction set.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The last map of a language model and its cross entropy in one: logits = x weight^T + bias are
-// made by blocks, and no matrix [rows, vocabulary] exists.
+// The last linear map of a language model and its cross entropy in one: logits = x weight^T + bias
+// are computed in blocks, and the matrix [rows, vocabulary] is never stored.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ struct HeadLossGradients {
   T* bias = nullptr;
 };
 
-/// For each row the cross entropy log(sum_v e^logit_v) - logit_target and the place of its largest
-/// logit, the first of equal ones; returns the sum of row_weight times loss. The gradients come
-/// with it, because the logits they need are there: 3 products, or 1 without them.
+/// For each row, the cross entropy log(sum_v e^logit_v) - logit_target and the index of its largest
+/// logit, the first among equals; returns the sum of row_weight times loss. The gradients are
+/// computed in the same call, while the logits they need are available: 3 products, or 1 without
+/// them.
 ///
 /// Memory: O(vocabulary) for 64 rows, and up to 32 MiB of logits for the gradients.
 template <typename T>

@@ -1,6 +1,6 @@
-// The softmax of head_loss by tiles of transposed logits, compiled for every instruction set. A
-// tile has a vocabulary entry to a row and kHeadRows rows of the input as columns, so that all
-// sums and maxima of the softmax run beside one another in vectors.
+// The softmax of head_loss on tiles of transposed logits, compiled for every instruction set. A
+// tile has one vocabulary entry per row and kHeadRows rows of the input as columns, so that all
+// sums and maxima of the softmax are computed side by side in vectors.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@ inline constexpr int64_t kHeadRows = 64;
 
 template <typename A>
 struct HeadLossLoops {
-  /// tile [entries, kHeadRows] += bias (unless null); of each column the largest entry, its index
-  /// and the sum of e^(entry - largest), which the tile becomes.
+  /// Adds bias (unless null) to tile [entries, kHeadRows]; for each column, computes the largest
+  /// entry, its index and the sum of e^(entry - largest), which replaces the tile.
   void (*exponentials)(A* tile, const A* bias, int64_t entries, A* largest, A* index, A* sum);
 
-  /// What `blocks` tiles know of a column, each [blocks, kHeadRows], together: lse [kHeadRows].
+  /// Combines the results of `blocks` tiles for each column, each [blocks, kHeadRows]: lse
+  /// [kHeadRows].
   void (*combine)(const A* largest, const A* sum, int64_t blocks, A* lse);
 
-  /// largest becomes row_weight e^(largest - lse): what the tiles are to be multiplied with.
+  /// largest becomes row_weight e^(largest - lse), the factor for the tiles.
   void (*factors)(A* largest, int64_t blocks, const A* lse, const A* row_weights);
 
   /// Columns of the tile times factor [kHeadRows]; the sum of each row is added to sums unless

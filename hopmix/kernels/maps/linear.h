@@ -1,6 +1,6 @@
-// A linear map of many rows, y = x W^T + b as of a layer, or several of the same rows at once: what
-// reads one of the outputs then finds it in one piece, and x is read once. Sums are float for
-// bfloat16. Work is cut the same way for any number of threads, and so are the bits.
+// A linear map of many rows, y = x W^T + b as in a layer, or several maps of the same rows at once:
+// each output is contiguous for its reader, and x is read once. Sums are float for bfloat16. The
+// division of work, and so the bits, do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace hopmix::kernels {
 
-/// Up to this many rows the weight is read where it lies: to copy it would take longer than that
-/// saves.
+/// Up to this many rows, the weight is read in place: copying it would take longer than it saves.
 inline constexpr int64_t kFewRows = 96;
 
 /// x [rows, inputs].
@@ -29,7 +28,8 @@ struct LinearMap {
   T* y;
 };
 
-/// dy [rows, outputs], or null: 0. dW = dy^T x, db = the sum of the rows of dy; null: not wanted.
+/// dy [rows, outputs], or null for 0. dW = dy^T x, db = the sum of the rows of dy; null if not
+/// wanted.
 template <typename T>
 struct LinearMapGradient {
   const T* weight;
@@ -41,7 +41,7 @@ struct LinearMapGradient {
 template <typename T>
 void linear_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& maps);
 
-/// dx [rows, inputs] = the sum of dy W over the maps, in their order; null: not wanted.
+/// dx [rows, inputs] = the sum of dy W over the maps, in order; null if not wanted.
 template <typename T>
 void linear_backward(const LinearInputs<T>& in, const std::vector<LinearMapGradient<T>>& maps,
                      T* dx);

@@ -1,5 +1,5 @@
-// A linear map of a few rows, as dot products with the rows of the weight where they lie, compiled
-// for every instruction set.
+// A linear map of a few rows, as dot products with the rows of the weight in place, compiled for
+// every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hopmix::kernels {
 
-/// Rows whose dot products share a load of the weight.
+/// The number of rows whose dot products share each load of the weight.
 inline constexpr int64_t kDotRows = 4;
 
 template <typename T>

@@ -1,7 +1,7 @@
-// The feed-forward part of a block: y = gelu(x U^T + a) D^T + b, a block of rows at a time, so that
-// what the activation takes and gives stays in the L2 cache between the two products. What it gives
-// is rounded to T. Only the hidden numbers before the activation are kept for the backward, which
-// computes the rest again.
+// The feed-forward part of a block: y = gelu(x U^T + a) D^T + b, one block of rows at a time, so
+// that the activation's input and output stay in the L2 cache between the two products. The output
+// is rounded to T. Only the hidden numbers before the activation are stored for the backward, which
+// recomputes the rest.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct MlpInputs {
   int64_t rows, width, hidden, outputs;
 };
 
-/// The gradients of the inputs; null: not wanted.
+/// The gradients of the inputs; null if not wanted.
 template <typename T>
 struct MlpGradients {
   T *x, *up, *up_bias, *down, *down_bias;
 };
 
-/// y [rows, outputs]; h [rows, hidden] = x U^T + a, or null: not wanted.
+/// y [rows, outputs]; h [rows, hidden] = x U^T + a, or null if not wanted.
 template <typename T>
 void mlp_forward(const MlpInputs<T>& in, T* h, T* y);
 

@@ -1,6 +1,6 @@
-// Right factors of large products, copied into panels of a few columns. A panel lies in one piece
-// in the L2 cache, where the rows of a matrix a power of two wide would share a few lines; what is
-// copied is converted, transposed or interleaved on the way.
+// Right factors of large products, copied into panels of a few columns. A panel is contiguous in
+// the L2 cache, where the rows of a matrix whose width is a power of two would compete for a few
+// lines. Copying also converts, transposes or interleaves.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace hopmix::kernels {
 
-/// Rows of a product that are made at a time.
+/// Rows of a product that are computed at a time.
 inline constexpr int64_t kRowBlock = 96;
 
-/// Rows of a right factor that products of O count: an even number in bfloat16.
+/// The number of right-factor rows that products of O require: rounded up to even in bfloat16.
 template <typename O>
 constexpr int64_t depth_of(int64_t rows) {
   return std::is_same_v<O, Bfloat16> ? padded(rows) : rows;
@@ -34,12 +34,12 @@ class Panels {
         size_(padded(rows) * panel_),
         data_(count() * size_) {}
 
-  /// For a factor of fewer rows than the first.
+  /// Resizes for a factor with fewer rows than the first.
   void set_rows(int64_t rows) { depth_ = depth_of<O>(rows); }
 
   int64_t count() const { return (columns_ + panel_ - 1) / panel_; }
   int64_t depth() const { return depth_; }
-  /// The columns of panel p, and how far apart its rows lie.
+  /// The columns of panel p, and the distance between its rows.
   int64_t first(int64_t p) const { return p * panel_; }
   int64_t width(int64_t p) const { return std::min(panel_, columns_ - first(p)); }
   int64_t stride(int64_t p) const { return padded(width(p)); }
@@ -57,8 +57,8 @@ class Panels {
     }
   }
 
-  /// Rows [first, first + n) of all panels of B = x, where `n` is even or the last. Rows are read
-  /// from end to end, as the hardware fetches them best.
+  /// Rows [first, first + n) of all panels of B = x, where `n` is even or the last. Reads rows from
+  /// end to end, which the hardware prefetches best.
   template <typename T>
   void pack_rows(const MatrixView<T>& x, int64_t from, int64_t n) const {
     if constexpr (std::is_same_v<O, T> && !std::is_same_v<O, Bfloat16>) {
@@ -120,8 +120,8 @@ MatrixView<T> matrix(const T* data, int64_t rows, int64_t cols) {
   return {data, rows, cols, cols};
 }
 
-/// Rows of x as a left factor [rows, depth_of(cols)]: where they lie if products take them so, else
-/// in `memory`, which has room for them.
+/// Rows of x as a left factor [rows, depth_of(cols)]: in place if products accept them so,
+/// otherwise in `memory`, which has room for them.
 template <typename O, typename T>
 const O* left_factor(const MatrixView<T>& x, int64_t first, int64_t rows, const Buffer<O>& memory,
                      int64_t* stride) {
@@ -136,8 +136,8 @@ const O* left_factor(const MatrixView<T>& x, int64_t first, int64_t rows, const 
   return memory.data();
 }
 
-/// Rows [0, n) of a product with panel p, and the bias of its columns unless null, at `out`: by way
-/// of `sums` where T is not what sums are made in.
+/// Rows [0, n) of a product with panel p, plus the bias of its columns unless null, written to
+/// `out`; through `sums` if T is not the type of sums.
 template <typename T, typename O, typename A = Accumulator<T>>
 void make_columns(const Panels<O>& panels, int64_t p, int64_t n, const O* left, int64_t stride,
                   const T* bias, T* out, int64_t ldo, const Buffer<A>& sums) {

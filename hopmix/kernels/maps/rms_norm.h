@@ -16,7 +16,7 @@ struct RmsNormInputs {
   double eps;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct RmsNormGradients {
   T* x = nullptr;
@@ -27,8 +27,8 @@ struct RmsNormGradients {
 template <typename T>
 void rms_norm(const RmsNormInputs<T>& in, T* y);
 
-/// Gradients from grad_y [rows, width]. What the forward knew of a row is made again from x, which
-/// has to be read anyway.
+/// Gradients from grad_y [rows, width]. Recomputes the row statistics from x, which has to be read
+/// anyway.
 template <typename T>
 void rms_norm_backward(const RmsNormInputs<T>& in, const T* grad_y, const RmsNormGradients<T>& out);
 

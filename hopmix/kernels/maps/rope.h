@@ -1,5 +1,5 @@
-// Rotary positions (RoFormer, arXiv 2104.09864, equation 34): neighbouring numbers of a row, as a
-// point of the plane, turned by an angle of the row's position.
+// Rotary positions (RoFormer, arXiv 2104.09864, equation 34): rotates neighbouring numbers of a
+// row, as points in the plane, by an angle that depends on the row's position.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct RopeInputs {
   bool each_row;
 };
 
-/// (y_2p, y_2p+1) = (x_2p cos_p - x_2p+1 sin_p, x_2p sin_p + x_2p+1 cos_p). With `back` the reverse
-/// turn, which takes the gradient of y to that of x.
+/// (y_2p, y_2p+1) = (x_2p cos_p - x_2p+1 sin_p, x_2p sin_p + x_2p+1 cos_p). With `back`, the
+/// inverse rotation, which maps the gradient of y to that of x.
 template <typename T>
 void rope(const RopeInputs<T>& in, bool back, T* y);
 

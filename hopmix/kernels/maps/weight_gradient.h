@@ -1,5 +1,5 @@
-// The gradient of a weight, dW [outputs, inputs] = g^T x over many rows: a sum over rows, taken a
-// chunk of them at a time, from the first to the last. A task owns a tile of dW.
+// The gradient of a weight, dW [outputs, inputs] = g^T x over many rows: a sum over rows,
+// accumulated chunk by chunk from the first to the last. Each task owns a tile of dW.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ class WeightGradient {
  public:
   using A = Accumulator<T>;
 
-  /// Rows that are added at a time: a block of dW reads 200 KB of them transposed, which an L2
-  /// cache holds.
+  /// The number of rows added at a time: a block of dW reads 200 KB of them transposed, which fits
+  /// the L2 cache.
   static constexpr int64_t kChunkRows = 512;
 
   /// dweight [outputs, inputs] and dbias [outputs], each unless null.
@@ -66,7 +66,7 @@ class WeightGradient {
     begun_ = true;
   }
 
-  /// When all rows are added.
+  /// Call after all rows are added.
   void finish() const {
     if (dweight_ != nullptr) {
       if (!begun_) {
@@ -79,7 +79,8 @@ class WeightGradient {
   }
 
  private:
-  // Of the transposed rows: not a power of two, which would have them share the lines of a cache.
+  // Stride of the transposed rows: not a power of two, which would make them compete for the same
+  // cache lines.
   static constexpr int64_t kStride = kChunkRows + kPad;
   static constexpr int64_t kGroup = 64;  // rows that a task packs
 

@@ -1,5 +1,5 @@
-// The diagonal linear recurrence y_t = a_t y_{t-1} + x_t, a channel at a time: what gated linear
-// recurrences, RG-LRU (arXiv 2402.19427, equation 4) and diagonal state-space models run on.
+// The diagonal linear recurrence y_t = a_t y_{t-1} + x_t, per channel: the basis of gated linear
+// recurrences, RG-LRU (arXiv 2402.19427, equation 4) and diagonal state-space models.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace hopmix::kernels {
 
-/// Contiguous inputs; T is float, double or Bfloat16. States are one a sequence (N of them; N = B
-/// unless packed) and of the accumulation type: a bfloat16 state would drift.
+/// Contiguous inputs; T is float, double or Bfloat16. There is one state per sequence (N in total;
+/// N = B unless packed), in the accumulator type, because a bfloat16 state would drift.
 template <typename T>
 struct LinearRecurrenceInputs {
   const T* a;                           // [B, T, E]
@@ -20,7 +20,7 @@ struct LinearRecurrenceInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct LinearRecurrenceGradients {
   T* a = nullptr;
@@ -28,13 +28,13 @@ struct LinearRecurrenceGradients {
   Accumulator<T>* initial_state = nullptr;
 };
 
-/// y [B, T, E] and the last state of each sequence [N, E]; an empty sequence hands its initial
-/// state on.
+/// y [B, T, E] and the last state of each sequence [N, E]; an empty sequence returns its initial
+/// state.
 template <typename T>
 void linear_recurrence(const LinearRecurrenceInputs<T>& in, T* y, Accumulator<T>* state);
 
-/// Gradients from grad_y [B, T, E] and grad_state [N, E], either of them null for zero. `y` is what
-/// linear_recurrence() gave.
+/// Gradients from grad_y [B, T, E] and grad_state [N, E], either of which may be null for zero. `y`
+/// is the result of linear_recurrence().
 template <typename T>
 void linear_recurrence_backward(const LinearRecurrenceInputs<T>& in, const T* y, const T* grad_y,
                                 const Accumulator<T>* grad_state,

@@ -1,5 +1,5 @@
-// The selective state-space recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752), a state of S
-// numbers a channel.
+// The selective state-space recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752), with a state
+// of S numbers per channel.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace hopmix::kernels {
 
-/// Tokens of a piece. The backward begins each from a state that the forward kept, so that no state
-/// of any other token needs to be.
+/// Tokens per piece. The backward starts each piece from a state stored by the forward, so that no
+/// other states are stored.
 inline constexpr int64_t kScanPiece = 64;
 
-/// Contiguous inputs; T is float, double or Bfloat16. Parameters and states (one a sequence, N of
-/// them) are of the accumulation type.
+/// Contiguous inputs; T is float, double or Bfloat16. Parameters and states (one per sequence, N in
+/// total) have the accumulator type.
 template <typename T>
 struct SelectiveScanInputs {
   const T *u, *delta;                   // [B, T, E]
@@ -26,7 +26,7 @@ struct SelectiveScanInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct SelectiveScanGradients {
   T *u = nullptr, *delta = nullptr;
@@ -36,8 +36,8 @@ struct SelectiveScanGradients {
   Accumulator<T>* initial_state = nullptr;
 };
 
-/// Rows of what the forward keeps, each [S, E padded]: enough for any N sequences of so many tokens
-/// together, so that the shape is known without looking where they begin.
+/// The number of rows stored by the forward, each [S, padded(E)]: enough for any N sequences with
+/// this many tokens in total, so that the shape is known without their bounds.
 template <typename Size>
 Size scan_checkpoint_rows(const Size& tokens, const Size& sequences) {
   return tokens / kScanPiece + sequences;
@@ -50,7 +50,7 @@ template <typename T>
 void selective_scan(const SelectiveScanInputs<T>& in, T* y, Accumulator<T>* state,
                     Accumulator<T>* checkpoints);
 
-/// Gradients from grad_y [B, T, E] and grad_state [N, E, S], either of them null for zero.
+/// Gradients from grad_y [B, T, E] and grad_state [N, E, S], either of which may be null for zero.
 template <typename T>
 void selective_scan_backward(const SelectiveScanInputs<T>& in, const Accumulator<T>* checkpoints,
                              const T* grad_y, const Accumulator<T>* grad_state,

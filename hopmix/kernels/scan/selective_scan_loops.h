@@ -1,6 +1,6 @@
 // The loops of selective_scan over a piece of a sequence and kPad channels, compiled for every
-// instruction set. A piece is worked on state by state: one of the S numbers of each channel at a
-// time runs through all tokens in registers, and what belongs to tokens stays in the first cache.
+// instruction set. A piece is processed one state at a time: each of the S numbers per channel runs
+// through all tokens in registers, while the data of the tokens stays in the L1 cache.
 #pragma once
 
 #include "hopmix/kernels/base/padded.h"
@@ -11,8 +11,8 @@ namespace hopmix::kernels {
 /// Scratch of one piece and kPad channels: arrays of [kScanPiece, kPad].
 template <typename A>
 struct ScanScratch {
-  // Some rows more: where one array is written just before another is read, their addresses must
-  // not agree in the last twelve bits.
+  // A few extra rows: if one array is written just before another is read, their addresses must
+  // differ in the last twelve bits.
   static constexpr int64_t kSize = (kScanPiece + 5) * kPad;
   Buffer<A> memory{10 * kSize};
 
@@ -27,7 +27,7 @@ struct ScanScratch {
   A* h(int64_t state) const { return array(7 + 2 * state); }       // the same, then dC's terms
 };
 
-/// Tokens of one piece, kPad channels of them or, at the edge, `channels`.
+/// The tokens of one piece, with kPad channels or, at the edge, `channels`.
 template <typename T>
 struct ScanPiece {
   using A = Accumulator<T>;
@@ -54,7 +54,7 @@ template <typename T>
 struct SelectiveScanLoops {
   using A = Accumulator<T>;
   void (*forward)(const ScanPiece<T>&, const ScanScratch<A>&, T* y);
-  /// Leaves p.h as it is: the state before the piece.
+  /// Leaves p.h unchanged: the state before the piece.
   void (*backward)(const ScanPiece<T>&, const ScanScratch<A>&, const ScanPieceGradients<T>&);
 };
 

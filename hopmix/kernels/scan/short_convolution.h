@@ -1,4 +1,4 @@
-// Causal depthwise convolution over a few tokens, as recurrent layers have it before their
+// Causal depthwise convolution over a few tokens, as used in recurrent layers before their
 // recurrence (arXiv 2312.00752, 2402.19427).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace hopmix::kernels {
 
-/// Most taps: their sums stay in registers or in the first cache.
+/// The most taps: their sums stay in registers or in the L1 cache.
 inline constexpr int64_t kMostTaps = 32;
 
 /// Contiguous inputs; T is float, double or Bfloat16.
@@ -23,7 +23,7 @@ struct ShortConvolutionInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct ShortConvolutionGradients {
   T* x = nullptr;
@@ -36,7 +36,7 @@ struct ShortConvolutionGradients {
 template <typename T>
 void short_convolution(const ShortConvolutionInputs<T>& in, T* y);
 
-/// Gradients from grad_y [B, T, E]. What SiLU took in is computed again.
+/// Gradients from grad_y [B, T, E]. Recomputes the input of SiLU.
 template <typename T>
 void short_convolution_backward(const ShortConvolutionInputs<T>& in, const T* grad_y,
                                 const ShortConvolutionGradients<T>& out);

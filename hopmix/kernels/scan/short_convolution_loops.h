@@ -23,7 +23,7 @@ template <typename T>
 struct ShortConvolutionLoops {
   using A = Accumulator<T>;
   void (*forward)(const ConvolutionPiece<T>&, T* y);
-  /// dx unless null; sums [taps + 1] rows (weight_stride) as weight is laid out, unless null.
+  /// dx unless null; sums [taps + 1] rows (weight_stride) in the layout of weight, unless null.
   void (*backward)(const ConvolutionPiece<T>&, const T* grad_y, T* dx, A* sums);
 };
 

@@ -8,8 +8,8 @@
 
 namespace hopmix::kernels {
 
-/// Contiguous inputs; T is float, double or Bfloat16. States are one a sequence (N of them) and of
-/// the accumulation type.
+/// Contiguous inputs; T is float, double or Bfloat16. There is one state per sequence (N in total),
+/// in the accumulator type.
 template <typename T>
 struct SlidingWindowInputs {
   const T* a;                           // [B, T, E]
@@ -21,7 +21,7 @@ struct SlidingWindowInputs {
   const Sequences& sequences;
 };
 
-/// Where the gradients go, each of its input's shape; null skips one.
+/// Output gradients, each with the shape of its input; null skips one.
 template <typename T>
 struct SlidingWindowGradients {
   T* a = nullptr;
@@ -29,15 +29,15 @@ struct SlidingWindowGradients {
   Accumulator<T>* initial_state = nullptr;
 };
 
-/// y_t = a_t y_{t-1} + x_t, begun with 0 at the start of the block before that of t: token t sees
-/// from `block` + 1 to 2 `block` tokens. Position p lies in block p / `block`. y [B, T, E]; state
-/// [N, 2, E] is y of the last token, and y of it begun at the start of its own block instead. A
-/// call that goes on from it has `start` one behind the position of that token.
+/// y_t = a_t y_{t-1} + x_t, started from 0 at the beginning of the block before that of t: token t
+/// sees from `block` + 1 to 2 `block` tokens. Position p is in block p / `block`. y [B, T, E];
+/// state [N, 2, E] is y of the last token, and y of it when started at the beginning of its own
+/// block. To continue from it, pass as `start` the position after that token.
 template <typename T>
 void sliding_window_recurrence(const SlidingWindowInputs<T>& in, T* y, Accumulator<T>* state);
 
-/// Gradients from grad_y [B, T, E] and grad_state [N, 2, E], either of them null for zero. `y` is
-/// what sliding_window_recurrence() gave.
+/// Gradients from grad_y [B, T, E] and grad_state [N, 2, E], either of which may be null for zero.
+/// `y` is the result of sliding_window_recurrence().
 template <typename T>
 void sliding_window_recurrence_backward(const SlidingWindowInputs<T>& in, const T* y,
                                         const T* grad_y, const Accumulator<T>* grad_state,

@@ -10,8 +10,8 @@ namespace hopmix::nn {
 
 constexpr double kDecayPower = 8;  // c of the paper
 
-// sqrt(1 - a^2) is computed from log a, which is exact where a is nearly 1. 1 - a^2 is at least this
-// value, because the slope of the root is unbounded at 0.
+// sqrt(1 - a^2) is computed from log a, which is exact where a is nearly 1. 1 - a^2 is at least
+// this value, because the slope of the root is unbounded at 0.
 constexpr double kSmallestSquare = 1e-12;
 
 Griffin::Griffin(const GriffinConfig& config) : config_(config) {
