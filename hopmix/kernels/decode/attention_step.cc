@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "hopmix/kernels/decode/attention_step_loops.h"
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/base/parallel.h"
+#include "hopmix/kernels/decode/attention_step_loops.h"
 
 namespace hopmix::kernels {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hopmix/kernels/chunked/chunk_loops.h"
 #include "hopmix/kernels/base/index.h"
-#include "hopmix/kernels/decode/matrix_step_loops.h"
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/base/parallel.h"
+#include "hopmix/kernels/chunked/chunk_loops.h"
+#include "hopmix/kernels/decode/matrix_step_loops.h"
 
 namespace hopmix::kernels {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "hopmix/kernels/base/index.h"
-#include "hopmix/kernels/scan/linear_recurrence_loops.h"
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/base/parallel.h"
+#include "hopmix/kernels/scan/linear_recurrence_loops.h"
 
 namespace hopmix::kernels {
 namespace {

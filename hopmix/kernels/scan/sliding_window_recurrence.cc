@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "hopmix/kernels/scan/linear_recurrence.h"
 #include "hopmix/kernels/base/padded.h"
+#include "hopmix/kernels/scan/linear_recurrence.h"
 
 namespace hopmix::kernels {
 namespace {
