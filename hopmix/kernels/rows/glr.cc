@@ -1,6 +1,5 @@
 #include "hopmix/kernels/rows/glr.h"
 
-#include <optional>
 #include <vector>
 
 #include "hopmix/kernels/base/parallel.h"
@@ -35,14 +34,12 @@ class Head {
         out_(out),
         pass_(in.rows, s_.length, in.width, in.width, team),
         x_(rows_of(in.x), pass_.slots(), pass_.stride()),
-        y_(rows_of(y), s_.length, pass_.plan().block),
+        y_(rows_of(y), pass_),
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
+        solved_(y_.exact(rows_of(given_y)), pass_.slots(), pass_.stride()),
         grad_y_(rows_of(grad_y)),
         later_(pass_.by_slot(grad_y)),
         dx_(rows_of(out.x), pass_) {
-    if (grad_y) {
-      solved_.emplace(y_.exact(rows_of(given_y)), pass_.slots(), pass_.stride());
-    }
     const int64_t block = pass_.plan().block;
     for (int64_t n = 0; n < pass_.places(); ++n) {
       work_.push_back(
@@ -99,7 +96,7 @@ class Head {
   }
 
   void enter_solved(int64_t, const Entering& tokens) {
-    solved_->enter(tokens);
+    solved_.enter(tokens);
     enter_loops<A>().zero(tokens, pass_.stride(), later_.view());
   }
 
@@ -127,8 +124,7 @@ class Head {
 
   // sum_j alpha_ij x_j
   void sum_inputs(const Block& b, Part& part) {
-    const GlrBlock<A> all = block_of(b);
-    rows_.gather(part.reads, part.alpha, x_.data(), all.direct, 0, pass_.stride());
+    rows_.gather(part.reads, part.alpha, x_.data(), block_of(b).direct, 0, pass_.stride());
   }
 
   // y_i = alpha_ii x_i + sum_j alpha_ij x_j + sum_j beta_ij y_j
@@ -144,7 +140,7 @@ class Head {
 
   // dbeta_ij = lambda_i . y_j
   void beta_gradients(const Block& b, Part& part) {
-    read_gradients(b, part.reads, solved_->data(), out_.beta, part.beta);
+    read_gradients(b, part.reads, solved_.data(), out_.beta, part.beta);
   }
 
   // dx = A^T lambda
@@ -170,8 +166,7 @@ class Head {
   void read_gradients(const Block& b, const Reads& reads, const A* rows, T* out,
                       const PerRead<A>& gradient) const {
     if (!out) return;
-    const BlockRows<A> lambda{work_[b.place].sums.view(), b.first};
-    rows_.dots(reads, read_only(lambda), rows, pass_.stride(), A{1}, gradient);
+    rows_.dots(reads, read_only(block_of(b).lambda), rows, pass_.stride(), A{1}, gradient);
     for (int64_t i = reads.begin(); i < reads.end(); ++i) {
       const A* values = gradient.at(reads, i);
       T* to = out + reads_ + in_.reads.row_ptr[i];
@@ -204,11 +199,11 @@ class Head {
   SlotRows<T> x_;
   Solved<T> y_;
   PaddedRows<A> y_by_slot_;  // while it is solved
+  SlotRows<A> solved_;       // backward: y
   HeadOf<const T> grad_y_;
   PaddedRows<A> later_;  // later: what readers send back to y
   SlotGradient<T> dx_;
-  std::optional<SlotRows<A>> solved_;  // backward: y
-  std::vector<Work> work_;             // by place
+  std::vector<Work> work_;  // by place
 };
 
 // Members of a team: one half hands the other a row of sums a token, and with few reads a row that

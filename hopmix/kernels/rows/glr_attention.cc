@@ -29,25 +29,22 @@ class Heads {
     PerRead<A> u;  // L_i . z_j
   };
 
-  Heads(const GlrAttentionInputs<T>& in, const Sequence& s, int64_t first_head, int64_t count, T* y,
-        const T* given_y, const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
-      : kv_head_(first_head / (in.heads / in.kv_heads)),
-        scale_(static_cast<A>(in.scale)),
-        pass_(in.rows.of(s, first_head), s.length, in.key_width, in.value_width, team),
-        scores_(in, s, first_head, count, count, out.q, out.k, pass_),
-        v_(in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width),
+  Heads(const GlrAttentionInputs<T>& in, const HeadGroup& group, T* y, const T* given_y,
+        const T* grad_y, const GlrAttentionGradients<T>& out, int64_t team)
+      : scale_(static_cast<A>(in.scale)),
+        pass_(in.rows.of(group.s, group.first), group.s.length, in.key_width, in.value_width, team),
+        scores_(in, group, group.count, out.q, out.k, pass_),
+        v_(group.shared(in.v, in.value_width)),
         z_(pass_.by_slot()),
         later_(pass_.by_slot(grad_y)),
-        y_({y, in.sequences, s, in.heads, first_head, in.value_width}, s.length,
-           pass_.plan().block),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.plan(), count) {
-    for (int64_t head = first_head; head < first_head + count; ++head) {
-      const auto at = [&](auto* x, int64_t width) {
-        return HeadOf(x, in.sequences, s, in.heads, head, width);
-      };
-      heads_.push_back({in.rows.of(s, head), at(grad_y, in.value_width),
-                        y_.exact(at(given_y, in.value_width)), at(in.gate, 1), at(in.d, 1),
-                        at(in.d_self, 1), at(out.gate, 1), at(out.d, 1), at(out.d_self, 1)});
+        y_(group.query(0, y, in.value_width), pass_),
+        dv_(group.shared(out.v, in.value_width), pass_.plan(), group.count) {
+    for (int64_t h = 0; h < group.count; ++h) {
+      heads_.push_back(
+          {in.rows.of(group.s, group.first + h), group.query(h, grad_y, in.value_width),
+           y_.exact(group.query(h, given_y, in.value_width)), group.query(h, in.gate, 1),
+           group.query(h, in.d, 1), group.query(h, in.d_self, 1), group.query(h, out.gate, 1),
+           group.query(h, out.d, 1), group.query(h, out.d_self, 1)});
     }
     const Head& head = heads_[0];
     const int64_t block = pass_.plan().block;
@@ -200,7 +197,6 @@ class Heads {
 
   const RowLoops<A> rows_ = row_loops<A>();
   const GlrAttentionLoops<A> loops_ = glr_attention_loops<A>();
-  int64_t kv_head_;
   A scale_;
   Pass<Part> pass_;
   Scores<T> scores_;
@@ -220,7 +216,7 @@ void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
       in.sequences, in.heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
       [&](int64_t sequence, int64_t head, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], head, 1, y, nullptr, nullptr, {}, team);
+        return Heads<T>(in, {in, sequence, head, 1}, y, nullptr, nullptr, {}, team);
       },
       &Heads<T>::forward);
 }
@@ -234,8 +230,7 @@ void glr_attention_backward(const GlrAttentionInputs<T>& in, const T* y, const T
       in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
       [&](int64_t sequence, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], kv_head * group, group, nullptr, y, grad_y,
-                        out, team);
+        return Heads<T>(in, {in, sequence, kv_head * group, group}, nullptr, y, grad_y, out, team);
       },
       &Heads<T>::backward);
 }

@@ -26,30 +26,25 @@ class Heads {
   using enum Order;
   using enum Sweeps;
 
-  Heads(const GlrSoftmaxInputs<T>& in, const Sequence& s, int64_t first_head, int64_t count, T* y,
-        const T* given_y, const T* grad_y, const GlrSoftmaxGradients<T>& out, int64_t team)
+  Heads(const GlrSoftmaxInputs<T>& in, const HeadGroup& group, T* y, const T* given_y,
+        const T* grad_y, const GlrSoftmaxGradients<T>& out, int64_t team)
       : in_(in),
-        kv_head_(first_head / (in.heads / in.kv_heads)),
-        pass_(in.rows, s.length, in.key_width, in.value_width, team),
-        scores_(in, s, first_head, count, count, out.q, out.k, pass_),
-        v_({in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.slots(),
-           pass_.stride()),
+        pass_(in.rows, group.s.length, in.key_width, in.value_width, team),
+        scores_(in, group, group.count, out.q, out.k, pass_),
+        v_(group.shared(in.v, in.value_width), pass_.slots(), pass_.stride()),
         d_(pass_.slots()),
         g_(pass_.slots()),
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
-        y_({y, in.sequences, s, in.heads, first_head, in.value_width}, s.length,
-           pass_.plan().block),
+        y_(group.query(0, y, in.value_width), pass_),
         later_(pass_.by_slot(grad_y)),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_, count,
-            grad_y != nullptr) {
-    for (int64_t head = first_head; head < first_head + count; ++head) {
-      const auto at = [&](auto* x, int64_t width) {
-        return HeadOf(x, in.sequences, s, in.heads, head, width);
-      };
-      heads_.push_back({at(grad_y, in.value_width), at(in.d, 1), at(in.d_self, 1), at(in.g, 1),
-                        at(out.d, 1), at(out.d_self, 1), at(out.g, 1)});
-      if (!grad_y) continue;
-      solved_.emplace_back(y_.exact(at(given_y, in.value_width)), pass_.slots(), pass_.stride());
+        dv_(group.shared(out.v, in.value_width), pass_, group.count, grad_y != nullptr) {
+    for (int64_t h = 0; h < group.count; ++h) {
+      heads_.push_back({group.query(h, grad_y, in.value_width), group.query(h, in.d, 1),
+                        group.query(h, in.d_self, 1), group.query(h, in.g, 1),
+                        group.query(h, out.d, 1), group.query(h, out.d_self, 1),
+                        group.query(h, out.g, 1)});
+      solved_.emplace_back(y_.exact(group.query(h, given_y, in.value_width)), pass_.slots(),
+                           pass_.stride());
     }
     const int64_t block = pass_.plan().block;
     for (int64_t n = 0; n < pass_.places(); ++n) {
@@ -92,8 +87,7 @@ class Heads {
   // Of a block in work.
   struct Work {
     PaddedRows<A> grad_y;  // if copied
-    PaddedRows<A> numbers;
-    PaddedRows<A> lambda;
+    PaddedRows<A> numbers, lambda;
   };
 
   void forward(int64_t h, const Member& team) {
@@ -157,8 +151,8 @@ class Heads {
   // lambda_i . y_j
   void solved_slopes(const Block& b, Part& part) {
     if (!wants_logits(heads_[b.head])) return;
-    rows_.dots(part.reads, lambda(b), solved_[b.head].data(), pass_.value_width(), A{1},
-               part.slope);
+    rows_.dots(part.reads, read_only(block_of(b).lambda), solved_[b.head].data(),
+               pass_.value_width(), A{1}, part.slope);
   }
 
   // lambda_i . v_j, and with it the gradients of the logits; those of the scores are in `direct`.
@@ -167,7 +161,8 @@ class Heads {
     if (!wants_logits(head)) return;
     const JointBlock<A> all = block_of(b);
     const int64_t begin = part.reads.begin(), end = part.reads.end();
-    rows_.dots(part.reads, lambda(b), v_.data(), pass_.value_width(), A{1}, part.direct_slope);
+    rows_.dots(part.reads, read_only(all.lambda), v_.data(), pass_.value_width(), A{1},
+               part.direct_slope);
     loops_.slopes(all, part, b.slots, pass_.value_width());
     head.dd_self.store_numbers(b.first, begin, end, all.dd_self);
     if (!in_.gate_on_read) head.dg.store_numbers(b.first, begin, end, all.dg);
@@ -177,16 +172,11 @@ class Heads {
   // Also what belongs to j alone: a number each, for one member.
   void key_gradients(const Block& b, Part& part, Columns c) {
     if (c.to == pass_.key_width()) {
-      const Head& head = heads_[b.head];
-      d_.take(part.reads, part.direct_slope, b.slots, head.dd);
-      if (in_.gate_on_read) g_.take(part.reads, part.slope, b.slots, head.dg);
+      d_.take(part.reads, part.direct_slope, b.slots, heads_[b.head].dd);
+      if (in_.gate_on_read) g_.take(part.reads, part.slope, b.slots, heads_[b.head].dg);
     }
     scores_.add_key_gradients(b.head, b, part.reads, part.direct, c);
     scores_.store_key_gradients(b, part.reads, c);
-  }
-
-  BlockRows<const A> lambda(const Block& b) const {
-    return read_only(BlockRows<A>{work_[b.place].lambda.view(), b.first});
   }
 
   JointBlock<A> block_of(const Block& b) {
@@ -214,7 +204,6 @@ class Heads {
   const RowLoops<A> rows_ = row_loops<A>();
   const JointLoops<A> loops_ = joint_loops<A>();
   const GlrSoftmaxInputs<T>& in_;
-  int64_t kv_head_;
   Pass<Part> pass_;
   Scores<T> scores_;
   SlotRows<T> v_;
@@ -236,7 +225,7 @@ void glr_softmax(const GlrSoftmaxInputs<T>& in, T* y) {
       in.sequences, in.heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
       [&](int64_t sequence, int64_t head, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], head, 1, y, nullptr, nullptr, {}, team);
+        return Heads<T>(in, {in, sequence, head, 1}, y, nullptr, nullptr, {}, team);
       },
       &Heads<T>::forward);
 }
@@ -250,8 +239,7 @@ void glr_softmax_backward(const GlrSoftmaxInputs<T>& in, const T* y, const T* gr
       in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width,
       padded(in.value_width) / kPad,
       [&](int64_t sequence, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], kv_head * group, group, nullptr, y, grad_y,
-                        out, team);
+        return Heads<T>(in, {in, sequence, kv_head * group, group}, nullptr, y, grad_y, out, team);
       },
       &Heads<T>::backward);
 }

@@ -98,6 +98,34 @@ struct HeadOf {
   }
 };
 
+/// Query heads [first, first + count) of one sequence, that read one key/value head.
+struct HeadGroup {
+  const Sequences& all;
+  const Sequence& s;
+  int64_t heads, kv_heads, first, count;
+
+  template <typename Inputs>
+  HeadGroup(const Inputs& in, int64_t sequence, int64_t first_head, int64_t how_many)
+      : all(in.sequences),
+        s(all.list[sequence]),
+        heads(in.heads),
+        kv_heads(in.kv_heads),
+        first(first_head),
+        count(how_many) {}
+
+  /// The h-th of them in x [tokens, heads, width].
+  template <typename T>
+  HeadOf<T> query(int64_t h, T* x, int64_t width) const {
+    return {x, all, s, heads, first + h, width};
+  }
+
+  /// What they share, in x [tokens, kv_heads, width].
+  template <typename T>
+  HeadOf<T> shared(T* x, int64_t width) const {
+    return {x, all, s, kv_heads, first / (heads / kv_heads), width};
+  }
+};
+
 /// The same rows, to read.
 template <typename A>
 BlockRows<const A> read_only(const BlockRows<A>& rows) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <stdexcept>
 #include <vector>
 
 #include "hopmix/kernels/base/padded.h"
@@ -38,10 +39,9 @@ struct Columns {
 /// One step of a block, done before the next. A Part is what is computed for the reads of some of
 /// its rows.
 ///   enter    tokens get their slots, in any order, in the arrays that it sweeps;
-///   load     makes the part of rows [begin, end), before anything is computed;
+///   load     makes the part of rows [begin, end), of kKeys: each of its members has one;
 ///   rows     works on each part by itself;
-///   columns  works on one part after another, in the order of the pass, some columns by
-///   themselves.
+///   columns  works on one part after another, in the order of the pass, on some columns alone.
 template <typename Kernel>
 struct Step {
   using Part = typename Kernel::Part;
@@ -108,7 +108,7 @@ class Pass {
     return {wanted ? slots_.count() : 0, stride()};
   }
 
-  /// By each member of the team at once. Steps are at most those of kMostInWork blocks apart.
+  /// By each member of the team at once.
   template <typename Kernel>
   void run(Kernel& kernel, Order order, int64_t head, const Member& team, Steps<Kernel> steps) {
     Worker<Kernel> worker(*this, kernel, order, head, team);
@@ -180,6 +180,7 @@ class Pass<Part>::Worker {
       const bool own = alone && step->sweeps == step[-1].sweeps;
       lag.push_back(lag.back() + (!own && step->waits_for(step[-1], /*apart=*/true)));
     }
+    if (lag.back() >= pass_.places_) throw std::logic_error("a pass of too many steps");
     const int64_t count = pass_.plan_.count();
     for (int64_t now = 0; now < count + lag.back(); ++now) {
       for (size_t s = 0; s < steps.size(); ++s) {

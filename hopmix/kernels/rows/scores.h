@@ -12,7 +12,7 @@
 
 namespace hopmix::kernels {
 
-/// Heads count from `first_head`. `passes`: how many of them add to dk in a pass of their own; the
+/// `passes`: how many of them add to dk in a pass of their own; the
 /// heads of one pass have one sum.
 template <typename T>
 class Scores {
@@ -20,21 +20,18 @@ class Scores {
   using A = Accumulator<T>;
 
   template <typename Inputs, typename Part>
-  Scores(const Inputs& in, const Sequence& s, int64_t first_head, int64_t count, int64_t passes,
-         T* dq, T* dk, const Pass<Part>& pass)
+  Scores(const Inputs& in, const HeadGroup& group, int64_t passes, T* dq, T* dk,
+         const Pass<Part>& pass)
       : width_(pass.key_width()),
         scale_(static_cast<A>(in.scale)),
-        k_({in.k, in.sequences, s, in.kv_heads, first_head / (in.heads / in.kv_heads),
-            in.key_width},
-           pass.slots(), pass.stride()),
-        dk_({dk, in.sequences, s, in.kv_heads, first_head / (in.heads / in.kv_heads), in.key_width},
-            pass, passes),
+        k_(group.shared(in.k, in.key_width), pass.slots(), pass.stride()),
+        dk_(group.shared(dk, in.key_width), pass, passes),
         copies_(pass.places()) {
     const int64_t block = pass.plan().block;
-    for (int64_t head = first_head; head < first_head + count; ++head) {
-      q_.emplace_back(in.q, in.sequences, s, in.heads, head, in.key_width);
-      dq_.emplace_back(dq, in.sequences, s, in.heads, head, in.key_width);
-      for (auto& copies : copies_) copies.push_back(q_.back().copy(block));
+    for (int64_t h = 0; h < group.count; ++h) {
+      q_.push_back(group.query(h, in.q, in.key_width));
+      dq_.push_back(group.query(h, dq, in.key_width));
+      for (auto& copies : copies_) copies.push_back(q_[h].copy(block));
     }
     dq_copy_ = dq_[0].copy(block);
   }

@@ -12,8 +12,8 @@
 namespace hopmix::kernels {
 
 /// Input rows by slot, `stride` apart: copied as their tokens enter, or read where they lie if that
-/// is the same. Copies cost a third of a forward pass over a short pattern, and lines that two
-/// cores have read are slow to write.
+/// is the same; without rows nothing. Copies cost a third of a forward pass over a short pattern,
+/// and lines that two cores have read are slow to write.
 template <typename T>
 class SlotRows {
  public:
@@ -22,7 +22,7 @@ class SlotRows {
   SlotRows(const HeadOf<const T>& from, const Slots& slots, int64_t stride)
       : from_(from),
         in_place_(slots.compact() || from.width != stride ? nullptr : from.matrix()),
-        copy_(in_place_ ? 0 : slots.count(), stride) {}
+        copy_(in_place_ || !from ? 0 : slots.count(), stride) {}
 
   void enter(const Entering& tokens) const {
     if (!in_place_) enter_loops<T>().copy(tokens, from_, copy_.view());

@@ -15,11 +15,12 @@ class Solved {
  public:
   using A = Accumulator<T>;
 
-  Solved(HeadOf<T> y, int64_t length, int64_t block)
+  template <typename Part>
+  Solved(HeadOf<T> y, const Pass<Part>& pass)
       : y_(y),
-        memory_(kRoundsOutput<T> && !y ? length * y.width : 0),
+        memory_(kRoundsOutput<T> && !y ? pass.plan().length * y.width : 0),
         exact_(memory_.data(), y.width),
-        copy_(y ? y.copy(block) : exact_.copy(block)) {}
+        copy_(y ? y.copy(pass.plan().block) : exact_.copy(pass.plan().block)) {}
 
   BlockRows<A> rows(int64_t first) const {
     return y_ ? y_.block(copy_, first) : exact_.block(copy_, first);

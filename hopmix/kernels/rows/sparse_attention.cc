@@ -32,24 +32,21 @@ class Heads {
     std::vector<PerRead<A>> u;  // G_i . v_j
   };
 
-  Heads(const SparseAttentionInputs<T>& in, const Sequence& s, int64_t first_head, int64_t count,
-        T* y, const T* grad_y, const SparseAttentionGradients<T>& out, int64_t team)
+  Heads(const SparseAttentionInputs<T>& in, const HeadGroup& group, T* y, const T* grad_y,
+        const SparseAttentionGradients<T>& out, int64_t team)
       : include_self_(in.include_self),
-        alike_(in.rows.alike(first_head, count)),
-        kv_head_(first_head / (in.heads / in.kv_heads)),
-        pass_(in.rows.of(s, first_head), s.length, in.key_width, in.value_width, team, count),
-        scores_(in, s, first_head, count, /*passes=*/1, out.q, out.k, pass_),
-        v_({in.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_.slots(),
-           pass_.stride()),
-        dv_({out.v, in.sequences, s, in.kv_heads, kv_head_, in.value_width}, pass_),
+        alike_(in.rows.alike(group.first, group.count)),
+        pass_(in.rows.of(group.s, group.first), group.s.length, in.key_width, in.value_width, team,
+              group.count),
+        scores_(in, group, /*passes=*/1, out.q, out.k, pass_),
+        v_(group.shared(in.v, in.value_width), pass_.slots(), pass_.stride()),
+        dv_(group.shared(out.v, in.value_width), pass_),
         scale_(pass_.plan().block, static_cast<A>(in.scale)),
         work_(pass_.places()) {
     const int64_t block = pass_.plan().block;
-    for (int64_t head = first_head; head < first_head + count; ++head) {
-      const auto at = [&](auto* x) {
-        return HeadOf(x, in.sequences, s, in.heads, head, in.value_width);
-      };
-      heads_.push_back({in.rows.of(s, head), at(grad_y), at(y)});
+    for (int64_t h = 0; h < group.count; ++h) {
+      heads_.push_back({in.rows.of(group.s, group.first + h),
+                        group.query(h, grad_y, in.value_width), group.query(h, y, in.value_width)});
       for (Work& work : work_) work.grad_y.push_back(heads_.back().grad_y.copy(block));
     }
     for (Work& work : work_) work.y = heads_[0].y.copy(block);
@@ -196,7 +193,6 @@ class Heads {
 
   const RowLoops<A> rows_ = row_loops<A>();
   bool include_self_, alike_;
-  int64_t kv_head_;
   Pass<Part> pass_;
   Scores<T> scores_;
   SlotRows<T> v_;
@@ -217,8 +213,7 @@ void sparse_attention(const SparseAttentionInputs<T>& in, T* y) {
       in.sequences, in.heads / together, in.sequences.tokens() * in.heads * in.value_width,
       kAnyTeam,
       [&](int64_t sequence, int64_t task, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], task * together, together, y, nullptr, {},
-                        team);
+        return Heads<T>(in, {in, sequence, task * together, together}, y, nullptr, {}, team);
       },
       &Heads<T>::forward);
 }
@@ -231,8 +226,7 @@ void sparse_attention_backward(const SparseAttentionInputs<T>& in, const T* grad
   for_each_head(
       in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width, kAnyTeam,
       [&](int64_t sequence, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, in.sequences.list[sequence], kv_head * group, group, nullptr, grad_y,
-                        out, team);
+        return Heads<T>(in, {in, sequence, kv_head * group, group}, nullptr, grad_y, out, team);
       },
       &Heads<T>::backward);
 }
