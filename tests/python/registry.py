@@ -180,16 +180,16 @@ class Operator:
         settings = dict(roundings=self.roundings, factors=self.factors * (2 if tensor.wide else 1)) | more
         assert_close(actual, expected, dtype, f"{what}{tensor.name}", sums=tensor.wide, **settings)
 
-    def compare(self, tensors, dtype, which=None, cu_seqlens=None, **options):
+    def compare(self, tensors, dtype, which=None, what="", **options):
         """Results and gradients against the definition."""
-        run, leaves = self.of_leaves(tensors, cu_seqlens=cu_seqlens, **options)
+        run, leaves = self.of_leaves(tensors, **options)
         exact, _ = self.of_leaves(tensors, self.expected, **options)
         actual = with_gradients(run, leaves, which)
         expected = with_gradients(exact, [t.double() for t in leaves], which)
         outputs = [t for t in self.results if t.gradient]
         given = [t for t in self.leaves if tensors[t.name] is not None]
         for index, (a, e, t) in enumerate(zip(actual, expected, [*outputs, *given], strict=True)):
-            self.assert_close(a, e, dtype, t, "" if index < len(outputs) else "gradient of ")
+            self.assert_close(a, e, dtype, t, what + ("" if index < len(outputs) else "gradient of "))
         return actual, expected
 
 

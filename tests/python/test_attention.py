@@ -11,9 +11,9 @@ CHACAL, BLOCKS, DENSE = BY_NAME["chacal"], BY_NAME["block_chacal"], BY_NAME["den
 STEP = BY_NAME["attention_step"]
 
 
-@pytest.mark.parametrize("T", [1, 15, 16, 17, 127, 128, 129, 255, 257, 400])
-def test_dense_recurrence_is_glr_attention_on_dense(T):
-    for dtype in (torch.float32, torch.float64):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dense_recurrence_is_glr_attention_on_dense(dtype):
+    for T in (1, 15, 16, 17, 127, 128, 129, 255, 257, 400):
         leaves = list(DENSE.make(dtype, T=T, D=20, DV=12).values())
         blocks = with_gradients(lambda t: ops.dense_recurrence(*t), leaves)
         rows = with_gradients(lambda t: ops.glr_attention(*t, "dense"), leaves)

@@ -1,10 +1,9 @@
 """What does not matter: memory layout, neighbours in a packed batch, threads, how heads share keys, that a size is 0."""
 
-import pytest
 import torch
 
 from common import DTYPES, LENGTHS, assert_equal, bounds, rand, sliced, transposed, with_gradients
-from registry import OPERATORS, has_gradient, over
+from registry import has_gradient, over
 
 
 def everything(op, tensors, layout=lambda t: t, **options):
@@ -17,25 +16,27 @@ def everything(op, tensors, layout=lambda t: t, **options):
     return with_gradients(function, [tensors[n] for n in names])
 
 
-@pytest.mark.parametrize("layout", [transposed, sliced])
 @over()
-def test_any_strides(op, layout):
+def test_any_strides(op):
     tensors = op.make(T=70)
-    assert not any(layout(t).is_contiguous() for t in tensors.values() if min(t.shape, default=0) > 1 and t.dim() > 1)
-    assert_equal(everything(op, tensors, layout), everything(op, tensors))
-    if has_gradient(op):  # nor do those of the gradient that comes in
-        run, leaves = op.of_leaves(tensors)
-        leaves = [t.detach().requires_grad_() for t in leaves]
-        results = run(leaves)
-        weights = [rand(*r.shape, seed=3).to(r.dtype) for r in results]
-        plain = torch.autograd.grad(results, leaves, weights, retain_graph=True)
-        odd = [layout(w) if w.dim() else w for w in weights]
-        assert_equal(torch.autograd.grad(results, leaves, odd), plain)
+    for layout in (transposed, sliced):
+        assert not any(layout(t).is_contiguous() for t in tensors.values() if min(t.shape, default=0) > 1 and t.dim() > 1)
+        assert_equal(everything(op, tensors, layout), everything(op, tensors))
+        if has_gradient(op):  # nor do those of the gradient that comes in
+            run, leaves = op.of_leaves(tensors)
+            leaves = [t.detach().requires_grad_() for t in leaves]
+            results = run(leaves)
+            weights = [rand(*r.shape, seed=3).to(r.dtype) for r in results]
+            plain = torch.autograd.grad(results, leaves, weights, retain_graph=True)
+            odd = [layout(w) if w.dim() else w for w in weights]
+            assert_equal(torch.autograd.grad(results, leaves, odd), plain)
+    strides_of_zero(op)
 
 
-@over(has_gradient)
-def test_expanded_inputs_and_gradients(op):
-    """Strides of 0: of a batch that is one element again and again, and of the gradient of a sum."""
+def strides_of_zero(op):
+    """Of a batch that is one element again and again, and of the gradient of a sum."""
+    if not has_gradient(op):
+        return
     tensors = op.make(T=70, B=1)
     batch = [t for t in op.inputs if 0 in (t.axis("B"), t.axis("N"))]
     again = {t.name: tensors[t.name].expand(3, *tensors[t.name].shape[1:]) for t in batch}
@@ -61,9 +62,14 @@ PACKED = [
 ]
 
 
-@pytest.mark.parametrize("lengths,dtype", PACKED, ids=["float64", "float32", "bfloat16", "long"])
 @over(lambda op: op.packs)
-def test_packed_sequences_equal_separate_ones(op, lengths, dtype):
+def test_packed_sequences_equal_separate_ones(op, filled_with_nan):
+    """And every entry of the results is written."""
+    for lengths, dtype in PACKED:
+        compare_packed(op, lengths, dtype)
+
+
+def compare_packed(op, lengths, dtype):
     tensors = op.make(DTYPES[dtype], lengths=lengths)
     edges = bounds(lengths).tolist()
     reads = bounds([op.reads([n]) for n in lengths]).tolist()
@@ -81,28 +87,23 @@ def test_packed_sequences_equal_separate_ones(op, lengths, dtype):
     leaves = [tensors[t.name] for t in op.leaves]
     expected = with_gradients(separately, leaves) if leaves else separately([])
     for a, e, t in zip(together, expected, [*op.results, *op.leaves], strict=True):
+        assert a.isfinite().all(), t.name
         if t.axis("T") is not None or t.axis("N") is not None or t.axis("R") is not None:
             assert torch.equal(a, e), t.name
         else:  # the gradient of a parameter is a sum over the sequences
             op.assert_close(a, e, DTYPES[dtype], t, factors=2.0**-8)
 
 
-THREADS = [
-    pytest.param(op, sizes, dtype, id="-".join([op.name, *(f"{k}{v}" for k, v in sizes.items()), dtype]))
-    for op in OPERATORS
-    for sizes in op.threads
-    for dtype in (("float32", "bfloat16") if op.products and has_gradient(op) else ("float32",))
-]
-
-
-@pytest.mark.parametrize("op,sizes,dtype", THREADS)
-def test_same_bits_for_any_number_of_threads(op, sizes, dtype, set_threads):
-    tensors, results = op.make(DTYPES[dtype], **sizes), []
-    for threads in (1, 2, 3):
-        set_threads(threads)
-        results.append(everything(op, tensors))
-    for other in results[1:]:
-        assert_equal(other, results[0])
+@over()
+def test_same_bits_for_any_number_of_threads(op, set_threads):
+    for sizes in op.threads:
+        for dtype in (torch.float32, torch.bfloat16) if op.products else (torch.float32,):
+            tensors, results = op.make(dtype, **sizes), []
+            for threads in (1, 2, 3):
+                set_threads(threads)
+                results.append(everything(op, tensors))
+            for other in results[1:]:
+                assert_equal(other, results[0])
 
 
 @over(lambda op: op.grouped)

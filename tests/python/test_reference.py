@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from common import DTYPES, with_gradients
-from registry import OPERATORS, has_gradient, over
+from registry import has_gradient, over
 
 SHAPES = [
     # B, T, H, G, D, DV
@@ -22,34 +22,36 @@ SHAPES = [
 WITHOUT_ONEDNN = [(2, 65, 4, 2, 20, 21, "float64"), (1, 100, 2, 1, 64, 65, "float32"), (2, 129, 2, 1, 20, 7, "bfloat16")]
 
 
-def cases(shapes, condition=lambda op: True):
-    result = []
-    for op in filter(condition, OPERATORS):
-        for *sizes, dtype in [*shapes, *(op.shapes if shapes is SHAPES else [])]:
-            sizes = dict(zip(("B", "T", "H", "G", "D", "DV"), sizes))
-            name = "-".join(f"{n}{s}" for n, s in sizes.items())
-            result.append(pytest.param(op, sizes, dtype, id=f"{op.name}-{name}-{dtype}"))
-    return pytest.mark.parametrize("op,sizes,dtype", result)
+def of_type(shapes, dtype):
+    for *sizes, its in shapes:
+        if its == dtype:
+            yield dict(zip(("B", "T", "H", "G", "D", "DV"), sizes))
 
 
-@cases(SHAPES, has_gradient)
-def test_matches_the_reference(op, sizes, dtype):
-    op.compare(op.make(DTYPES[dtype], **sizes), DTYPES[dtype])
+@pytest.mark.parametrize("dtype", DTYPES)
+@over(has_gradient)
+def test_matches_the_reference(op, dtype):
+    for sizes in of_type([*SHAPES, *op.shapes], dtype):
+        op.compare(op.make(DTYPES[dtype], **sizes), DTYPES[dtype], what=f"{sizes}: ")
 
 
-@cases(WITHOUT_ONEDNN, lambda op: op.products)
-def test_matches_the_reference_without_onednn(op, sizes, dtype, loops):
-    op.compare(op.make(DTYPES[dtype], **sizes), DTYPES[dtype])
+@over(lambda op: op.products)
+def test_matches_the_reference_without_onednn(op, loops):
+    for dtype in DTYPES:
+        for sizes in of_type(WITHOUT_ONEDNN, dtype):
+            op.compare(op.make(DTYPES[dtype], **sizes), DTYPES[dtype], what=f"{sizes}: ")
 
 
-@cases(SHAPES[:8], lambda op: not has_gradient(op))
-def test_matches_the_reference_without_gradients(op, sizes, dtype):
-    tensors = op.make(DTYPES[dtype], **sizes)
-    for actual, expected, t in zip(op.call(tensors), op.expected(tensors), op.results, strict=True):
-        if expected.is_floating_point():
-            op.assert_close(actual, expected, DTYPES[dtype], t)
-        else:
-            assert torch.equal(actual, expected)
+@over(lambda op: not has_gradient(op))
+def test_matches_the_reference_without_gradients(op):
+    for dtype in DTYPES:
+        for sizes in of_type(SHAPES[:8], dtype):
+            tensors = op.make(DTYPES[dtype], **sizes)
+            for actual, expected, t in zip(op.call(tensors), op.expected(tensors), op.results, strict=True):
+                if expected.is_floating_point():
+                    op.assert_close(actual, expected, DTYPES[dtype], t, f"{sizes}: ")
+                else:
+                    assert torch.equal(actual, expected), sizes
 
 
 @over(lambda op: op.has_scale and has_gradient(op))
