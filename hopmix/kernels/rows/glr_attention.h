@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "hopmix/kernels/base/bfloat16.h"
-#include "hopmix/kernels/rows/rows.h"
 #include "hopmix/kernels/base/sequences.h"
+#include "hopmix/kernels/rows/rows.h"
 
 namespace hopmix::kernels {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "hopmix/kernels/base/index.h"
-#include "hopmix/kernels/rows/joint_row.h"
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/base/vec.h"
+#include "hopmix/kernels/rows/joint_row.h"
 
 namespace hopmix::kernels {
 namespace {

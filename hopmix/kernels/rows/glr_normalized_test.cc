@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "hopmix/kernels/rows/glr.h"
 #include "hopmix/kernels/base/reference.h"
 #include "hopmix/kernels/base/test_data.h"
+#include "hopmix/kernels/rows/glr.h"
 
 namespace hopmix::kernels {
 namespace {
