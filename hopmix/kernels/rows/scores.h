@@ -12,8 +12,7 @@
 
 namespace hopmix::kernels {
 
-/// `passes`: how many of them add to dk in a pass of their own; the
-/// heads of one pass have one sum.
+/// Of heads that share a pass dk has one sum; `passes` that add to it follow one another.
 template <typename T>
 class Scores {
  public:
