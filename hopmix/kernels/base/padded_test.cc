@@ -49,7 +49,7 @@ TEST(Scratch, KeepsNoMoreThanItSays) {
 TEST(Scratch, CallsOfATeamLeaveAsMuchAsTheyFound) {
   constexpr int64_t kTime = 3500, kWidth = 64;
   const int before = omp_get_max_threads();
-  omp_set_num_threads(4);                           // crews of two
+  omp_set_num_threads(4);                           // halves of two
   const Csr csr = to_csr(Pattern("k^2+1", kTime));  // reads enough for a team of glr
   const Rows rows(csr);
   const Sequences sequences = Sequences::batched(1, kTime);
