@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._inductor.config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import registry
@@ -162,6 +163,8 @@ def test_compiles_what_has_no_gradient():
 
 
 def compare_compiled(model, leaves, backend):
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
-    for a, e in zip(with_gradients(compiled, leaves), with_gradients(model, leaves), strict=True):
-        torch.testing.assert_close(a, e)
+    # What was compiled for another build of the library, with other inner operators, is not for this one.
+    with torch._inductor.config.patch(force_disable_caches=True):
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        for a, e in zip(with_gradients(compiled, leaves), with_gradients(model, leaves), strict=True):
+            torch.testing.assert_close(a, e)
