@@ -15,6 +15,7 @@
 
 #include "hopmix/ops/checks.h"
 #include "hopmix/ops/engines.h"
+#include "hopmix/ops/operator_kernels.h"
 #include "hopmix/ops/ops.h"
 #include "hopmix/ops/optional_tensors.h"
 
@@ -178,14 +179,11 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
 
 Outputs forward_autograd(const Tensor& x, const Tensor& weight, Maybe bias, const Tensor& targets,
                          Maybe row_weights) {
-  const auto wants = [](Maybe t) { return t && t->requires_grad(); };
-  if (c10::GradMode::is_enabled()) {
-    TORCH_CHECK_VALUE(!wants(row_weights),
-                      "head_loss: row_weights requires a gradient, but has none");
-    if (wants(x) || wants(weight) || wants(bias)) {
-      const auto out = Differentiable::apply(x, weight, bias, targets, row_weights);
-      return {out[0], out[1], out[2]};
-    }
+  TORCH_CHECK_VALUE(!row_weights || !differentiates(*row_weights),
+                    "head_loss: row_weights requires a gradient, but has none");
+  if (differentiates(x) || differentiates(weight) || (bias && differentiates(*bias))) {
+    const auto out = Differentiable::apply(x, weight, bias, targets, row_weights);
+    return {out[0], out[1], out[2]};
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   return head_loss(x, weight, bias, targets, row_weights);

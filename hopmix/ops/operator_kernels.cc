@@ -19,12 +19,12 @@ using Values = at::ArrayRef<c10::IValue>;
 
 std::vector<Tensor> tensors_of(const c10::IValue& value) { return value.toTensorVector(); }
 
+}  // namespace
+
 bool differentiates(const Tensor& t) {
   return t.defined() &&
          ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(/*level=*/0).defined());
 }
-
-}  // namespace
 
 void forward_kernel(const OperatorForm& form, bool keeps, bool runs, Stack& stack) {
   const Description& op = *form.op;

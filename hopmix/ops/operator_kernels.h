@@ -25,6 +25,9 @@ struct OperatorForm {
   }
 };
 
+/// Whether a result of t would have a derivative, forward mode included.
+bool differentiates(const Tensor& t);
+
 /// NAME, or with `keeps` _NAME, on CPU, or as a meta kernel if it does not run.
 void forward_kernel(const OperatorForm& form, bool keeps, bool runs, torch::jit::Stack& stack);
 

@@ -1,5 +1,5 @@
 // The loops of chunked recurrences against their definitions, on every instruction set. The
-// operators on top of them are tested in tests/python/test_linear_attention.py.
+// operators on top of them are tested in tests/python.
 #include "hopmix/kernels/chunked/chunk_loops.h"
 
 #include <gtest/gtest.h>
