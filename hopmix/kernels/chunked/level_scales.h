@@ -21,7 +21,7 @@ class LevelScales {
   LevelScales(const ChunkedSizes& sizes, int64_t levels, const T* scales, T* gradient)
       : heads_(sizes.heads),
         given_(levels),
-        used_(std::max(kInside, fenwick_levels(sizes.sequences.longest()))),
+        used_(std::max(kInside, fenwick_levels(sizes.longest))),
         most_(sizes.rows()),
         from_(scales),
         to_(gradient),
