@@ -8,6 +8,7 @@
 
 #include "hopmix/kernels/base/exp-inl.h"
 #include "hopmix/kernels/rows/row_ops-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -15,14 +16,22 @@ namespace hopmix::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
+// Rows of a tensor fetched ahead: they lie `stride` apart, which hardware prefetchers do not
+// follow.
+constexpr int64_t kAhead = 8;
+
 template <typename T>
 void load(const T* from, int64_t stride, int64_t length, int64_t width, Accumulator<T> factor,
           Accumulator<T>* to, int64_t rows, int64_t ld) {
   using A = Accumulator<T>;
   const Tag<A> d;
   const int64_t lanes = hn::Lanes(d);
+  constexpr int64_t kLine = 64 / sizeof(T);
   const auto f = hn::Set(d, factor);
   for (int64_t i = 0; i < length; ++i, from += stride, to += ld) {
+    for (int64_t c = 0; c < width && i + kAhead < length; c += kLine) {
+      hwy::Prefetch(from + kAhead * stride + c);
+    }
     int64_t c = 0;
     for (; c + lanes <= width; c += lanes) hn::StoreU(hn::Mul(f, load_as(from + c)), d, to + c);
     for (; c < width; ++c) to[c] = factor * static_cast<A>(from[c]);
