@@ -36,6 +36,7 @@ performance: build data
 	@$(BUILD)/bin/hopmix bench gemm --json results/performance-gemm.json
 	@.venv/bin/python scripts/train_peers.py configs/text-attention.toml --set model.token_shift=false --json results/performance-peers-attention.json
 	@.venv/bin/python scripts/train_peers.py configs/text-glr.toml --set model.token_shift=false --no-compile --json results/performance-peers-glr.json
+	@.venv/bin/python scripts/table1_peers.py --json results/performance-table1.json
 	@$(BUILD)/bin/hopmix bench --json results/performance.json
 	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule kda log_linear_attention \
 	  log_linear_delta_rule selective_scan sdpa eager_linear_attention eager_ssd eager_gla eager_delta_rule \

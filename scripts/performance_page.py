@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SUITES = ["peers", "gemm", "operators", "crossover", "long", "train"]
+SUITES = ["peers", "table1", "gemm", "operators", "crossover", "long", "train"]
 
 
 def scaled(value, units):
@@ -105,6 +105,9 @@ def summary(reports):
             name = " ".join([Path(report["config"]).stem, *(s for s in report["set"] if "width" in s)])
             against = {r["name"]: ratio(r["seconds"] / own["seconds"]) for r in others}
             rows.append([f"training, `{name}`", ", ".join(against), ", ".join(against.values())])
+        if report["suite"] == "table1":
+            shares = sorted(r["ratio"] for r in report["results"])
+            rows.append(["training, cells of table 1", "a plain PyTorch loop", f"{ratio(shares[0])} to {ratio(shares[-1])}"])
     pairs = [("", "dense_recurrence", "", "sdpa"), ("", "glr_attention 2^k", "", "sdpa"), ("", "glr_attention k^2+1", "", "sdpa")]
     pairs += [("-recurrent", name, "-recurrent", f"eager_{name}") for name in ("linear_attention", "ssd", "gla", "delta_rule", "gated_delta_rule")]
     pairs += [("-recurrent", "kda", "-recurrent", "sdpa")]
@@ -236,6 +239,16 @@ def peers(report):
     return text + table(["", "parameters", "per step", "tokens/s", "hopmix is faster by", "loss of the last steps"], rows) + "\n"
 
 
+def table1(report):
+    text = "## Cells of table 1 compared with a plain PyTorch loop\n\n"
+    text += "`scripts/table1_peers.py`: training on copy, m = 30, 64 sequences of 60 tokens per step, one layer of width 64, 1 thread, "
+    text += f"{named_processor(report)}, measured alternately. The plain loop solves the dense system.\n\n"
+    rows = [
+        [r["name"], *(f"{1 / r['seconds'][name]:.1f}" for name in ("hopmix", "plain")), ratio(r["ratio"])] for r in report["results"]
+    ]
+    return text + table(["", "hopmix, steps/s", "plain loop, steps/s", "hopmix is faster by"], rows) + "\n"
+
+
 def gemm(report):
     text = f"## Matrix products\n\nGFlop/s of one float32 product, {setting(report)}; by each engine and by `torch.mm`.\n\n"
     results = report["products"]
@@ -327,7 +340,7 @@ def main():
         text += LEGEND
     else:
         text += "There are no measurements in `results/` yet.\n"
-    sections = {"peers": peers, "gemm": gemm, "operators": operators, "crossover": crossover, "long": long, "train": train}
+    sections = {"peers": peers, "table1": table1, "gemm": gemm, "operators": operators, "crossover": crossover, "long": long, "train": train}
     text += summary(reports)
     for report, file in reports:
         kind = file.stem.removeprefix("performance").strip("-")  # performance-retrieval.json
@@ -336,7 +349,7 @@ def main():
             section = section.replace("## Compared with PyTorch", f"## Compared with PyTorch: {kind}", 1)
         text += section + picture(file, given.out)
     if reports:
-        text += machine([report for report, _ in reports if report["suite"] not in ("peers", "gemm")])
+        text += machine([report for report, _ in reports if report["suite"] not in ("peers", "table1", "gemm")])
         with_levels = [report for report, _ in reports if report.get("levels")]
         if with_levels:
             text += levels(with_levels[-1])
