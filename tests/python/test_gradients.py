@@ -56,3 +56,24 @@ def test_other_derivatives_are_errors(op):
             dual = torch.autograd.forward_ad.make_dual(tensors[name], torch.ones_like(tensors[name]))
             with pytest.raises(RuntimeError, match="jvp|forward AD"):
                 op.call({**tensors, name: dual})
+
+
+@over()
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_functional_transforms_are_right_or_errors(op):
+    """torch.func.grad, jacrev and jacfwd do not see through autograd in C++; vmap goes element by element."""
+    tensors = op.make(T=6)
+    run, leaves = op.of_leaves(tensors)
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd) if leaves else ():
+        with pytest.raises(RuntimeError, match="functorch|forward AD|jvp"):
+            transform(lambda x: sum(r.sum() for r in run([x, *leaves[1:]])))(leaves[0])
+    names = [t.name for t in op.inputs]
+    given = [tensors[n] for n in names]
+    expected = op.call(tensors)
+    try:
+        results = torch.vmap(lambda *two: op.call(dict(zip(names, two))))(*(torch.stack([t, t]) for t in given))
+    except RuntimeError as error:
+        assert "Batching rule not implemented" in str(error)
+        return
+    for both, one in zip(results, expected, strict=True):
+        assert torch.equal(both[0], one) and torch.equal(both[1], one)
