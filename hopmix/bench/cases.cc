@@ -203,6 +203,36 @@ Problem kda(const Shape& s, const Case&) {
           [](Inputs x) { return std::get<0>(ops::kda(x[0], x[1], x[2], x[3], x[4])); }};
 }
 
+// The shape as one row of sequences of 2 tokens, and their ends.
+Shape one_row(const Shape& s) { return {1, s.heads, s.width, s.batch * s.length}; }
+
+Tensor ends_of_pairs(const Shape& s) {
+  const int64_t tokens = s.batch * s.length;
+  return at::arange(0, tokens + 2, 2, at::kLong).clamp_max(tokens);
+}
+
+Problem packed_ssd(const Shape& s, const Case&) {
+  return {qkv_decay(one_row(s), Decay::kHead), [s, ends = ends_of_pairs(s)](Inputs x) {
+            const auto o = std::get<0>(ops::ssd(x[0], x[1], x[2], x[3], {}, {}, ends));
+            return o.view({s.batch, s.length, s.heads, s.width});
+          }};
+}
+
+Problem packed_gated_delta_rule(const Shape& s, const Case&) {
+  return {delta_inputs(one_row(s), Decay::kHead), [s, ends = ends_of_pairs(s)](Inputs x) {
+            const auto o =
+                std::get<0>(ops::gated_delta_rule(x[0], x[1], x[2], x[3], x[4], {}, {}, ends));
+            return o.view({s.batch, s.length, s.heads, s.width});
+          }};
+}
+
+Problem packed_glr_attention(const Shape& s, const Case& which) {
+  return {qkv_gates(one_row(s), 3), [s, spec = which.pattern, ends = ends_of_pairs(s)](Inputs x) {
+            const Tensor y = ops::glr_attention(x[0], x[1], x[2], x[3], x[4], x[5], spec, {}, ends);
+            return y.view({s.batch, s.length, s.heads, s.width});
+          }};
+}
+
 template <Decay kDecay>
 Problem eager_delta(const Shape& s, const Case&) {
   return {delta_inputs(s, kDecay), [](Inputs x) {
@@ -439,6 +469,21 @@ std::vector<Group> groups() {
        "gla in chunks, in PyTorch",
        eager<Decay::kChannel>,
        {""},
+       {.by_default = false}},
+      {"packed_ssd",
+       "ssd on packed sequences of 2 tokens",
+       packed_ssd,
+       {""},
+       {.by_default = false}},
+      {"packed_gated_delta_rule",
+       "gated_delta_rule on packed sequences of 2 tokens",
+       packed_gated_delta_rule,
+       {""},
+       {.by_default = false}},
+      {"packed_glr_attention",
+       "glr_attention on packed sequences of 2 tokens",
+       packed_glr_attention,
+       {"k^2+1"},
        {.by_default = false}},
       {kLong,
        "glr_attention with rows made as they are read",
