@@ -251,7 +251,7 @@ void reproduce_sweep(const Options& options) {
   fs::create_directories(options.results);
   const fs::path stem = fs::path(options.results) / sweep.name;
   write_file(stem.string() + ".json", json.dump(2) + "\n");
-  const train::Table table = train::collect(sweep, cells, results);
+  const train::AccuracyTable table = train::collect(sweep, cells, results);
   if (!options.no_plot) {
     for (const char* ending : {".svg", ".png"}) plot_sweep(sweep, table, stem.string() + ending);
   }

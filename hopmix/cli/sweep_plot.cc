@@ -8,7 +8,7 @@
 
 namespace hopmix::cli {
 
-void plot_sweep(const train::Sweep& sweep, const train::Table& table,
+void plot_sweep(const train::Sweep& sweep, const train::AccuracyTable& table,
                 const std::filesystem::path& output) {
   const size_t rows = sweep.rows.size(), columns = sweep.columns.size();
   bool paper = false, deviation = false;

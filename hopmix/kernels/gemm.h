@@ -25,16 +25,16 @@ constexpr int64_t right_index(int64_t k, int64_t n, int64_t ld) {
 /// C [m, n] = A [m, k] B [k, n], or with `add` C += A B; ld* are the leading dimensions. Sums of
 /// bfloat16 are float. m, n, k >= 1; k is even for bfloat16.
 template <typename O>
-using GemmTile = void (*)(int64_t m, int64_t n, int64_t k, const O* a, int64_t lda, const O* b,
-                          int64_t ldb, Accumulator<O>* c, int64_t ldc, bool add);
+using Gemm = void (*)(int64_t m, int64_t n, int64_t k, const O* a, int64_t lda, const O* b,
+                      int64_t ldb, Accumulator<O>* c, int64_t ldc, bool add);
 
 struct GemmEngine {
   const char* name = nullptr;
-  GemmTile<float> f32 = nullptr;
-  GemmTile<double> f64 = nullptr;
-  GemmTile<Bfloat16> bf16 = nullptr;  // null: this processor has no such products
-  void (*release)() = nullptr;        // when a thread has done its products; may be null
-  int64_t panel = 64;                 // columns of B that do best in one piece; a multiple of 16
+  Gemm<float> f32 = nullptr;
+  Gemm<double> f64 = nullptr;
+  Gemm<Bfloat16> bf16 = nullptr;  // null: this processor has no such products
+  void (*release)() = nullptr;    // when a thread has done its products; may be null
+  int64_t panel = 64;             // columns of B that do best in one piece; a multiple of 16
 };
 
 /// The loops of hopmix itself, for the best instruction set of this processor.

@@ -129,8 +129,8 @@ void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* 
   if (j < n) narrow_strip(m, n - j, k, a, lda, b + j, ldb, c + j, ldc, add);
 }
 
-GemmTile<float> product_float() { return product<float>; }
-GemmTile<double> product_double() { return product<double>; }
+Gemm<float> product_float() { return product<float>; }
+Gemm<double> product_double() { return product<double>; }
 int64_t columns_of_block() { return std::max<int64_t>(16, 2 * lanes_of<float>()); }
 
 }  // namespace
@@ -148,11 +148,11 @@ HWY_EXPORT(columns_of_block);
 int64_t gemm_loop_columns() { return HWY_DYNAMIC_DISPATCH(columns_of_block)(); }
 
 template <>
-GemmTile<float> gemm_loops() {
+Gemm<float> gemm_loops() {
   return HWY_DYNAMIC_DISPATCH(product_float)();
 }
 template <>
-GemmTile<double> gemm_loops() {
+Gemm<double> gemm_loops() {
   return HWY_DYNAMIC_DISPATCH(product_double)();
 }
 

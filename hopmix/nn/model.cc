@@ -67,7 +67,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
   const TaskShape& task = config.task;
   embedding_ =
       register_parameter("embedding", torch::randn({task.vocabulary, config.width}) * 0.16);
-  for (const TokenField& field : task.fields) {
+  for (const config::TaskField& field : task.fields) {
     Linear map{nullptr};
     Tensor table;
     if (field.of_tokens) {

@@ -35,19 +35,11 @@ class Block : public torch::nn::Module {
   Linear up_{nullptr}, down_{nullptr};
 };
 
-/// An extra number that a token carries (tasks/task.h): embedded by a table of `size` vectors or,
-/// with `of_tokens`, by a linear map of the embedding of the same number as a token.
-struct TokenField {
-  std::string name;
-  int64_t size = 0;
-  bool of_tokens = false;
-};
-
 /// What a task requires of its model.
 struct TaskShape {
   int64_t vocabulary = 0;
   int64_t length = 0;  // of training sequences
-  std::vector<TokenField> fields = {};
+  std::vector<config::TaskField> fields = {};
   int64_t readouts = 1;  // answers per position
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hopmix/config/config.h"
+#include "hopmix/config/task_field.h"
 
 namespace hopmix::tasks {
 
@@ -31,13 +32,6 @@ struct Batch {
   std::optional<at::Tensor> cu_seqlens = {};
 };
 
-/// An extra number that a token carries, with a vocabulary of its own.
-struct Field {
-  std::string name;
-  int64_t size;            // 0..size-1
-  bool of_tokens = false;  // shares the task's vocabulary and its embedding vectors
-};
-
 /// A task, as a value: copies are independent, and `sample` is thread-safe.
 struct Task {
   std::string name;
@@ -46,8 +40,8 @@ struct Task {
   std::string
       slice_name;  // what Batch::slices counts, such as "depth"; "" if the task has no slices
   double chance;   // accuracy, in percent, of a uniform guess among the values
-  std::vector<Field> fields = {};  // what a token carries besides its vocabulary index
-  int64_t readouts = 1;            // answers per position
+  std::vector<config::TaskField> fields = {};  // what a token carries besides its vocabulary index
+  int64_t readouts = 1;                        // answers per position
 
   /// A batch of at least one sequence. Row r depends only on (seed, r), not on the batch size, the
   /// number of threads or the machine. Throws Error for batch < 1.

@@ -60,12 +60,10 @@ Experiment make_experiment(toml::table document) {
   e.train = read_train(root.table("train"));
   torch::manual_seed(static_cast<uint64_t>(e.seed));
   config::Table model = root.table("model");
-  nn::TaskShape shape{
-      .vocabulary = e.task.vocabulary, .length = e.task.length, .readouts = e.task.readouts};
-  for (const tasks::Field& field : e.task.fields) {
-    shape.fields.push_back({field.name, field.size, field.of_tokens});
-  }
-  e.model = nn::make_model(model, shape);
+  e.model = nn::make_model(model, {.vocabulary = e.task.vocabulary,
+                                   .length = e.task.length,
+                                   .fields = e.task.fields,
+                                   .readouts = e.task.readouts});
   root.finish();
   return e;
 }

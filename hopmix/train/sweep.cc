@@ -211,9 +211,9 @@ Summary summarize(const std::vector<double>& values) {
   return s;
 }
 
-Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
-              const std::vector<nlohmann::json>& results) {
-  Table table(sweep.rows.size(), std::vector<std::vector<double>>(sweep.columns.size()));
+AccuracyTable collect(const Sweep& sweep, const std::vector<Cell>& cells,
+                      const std::vector<nlohmann::json>& results) {
+  AccuracyTable table(sweep.rows.size(), std::vector<std::vector<double>>(sweep.columns.size()));
   for (size_t i = 0; i < cells.size(); ++i) {
     if (results[i].is_null()) continue;
     for (size_t c = 0; c < sweep.columns.size(); ++c) {
@@ -226,7 +226,7 @@ Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
 
 nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
                        const std::vector<nlohmann::json>& results) {
-  const Table table = collect(sweep, cells, results);
+  const AccuracyTable table = collect(sweep, cells, results);
   nlohmann::json json = {
       {"name", sweep.name}, {"title", sweep.title}, {"rows", nlohmann::json::array()}};
   for (size_t r = 0; r < sweep.rows.size(); ++r) {
@@ -263,7 +263,7 @@ nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
   return json;
 }
 
-std::string to_text(const Sweep& sweep, const Table& table) {
+std::string to_text(const Sweep& sweep, const AccuracyTable& table) {
   std::vector<std::string> head = {"structure", "time/token", "cache"};
   for (const SweepColumn& column : sweep.columns) head.push_back(column.title);
   std::vector<std::vector<std::string>> rows;

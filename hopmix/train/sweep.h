@@ -83,9 +83,9 @@ struct Summary {
 Summary summarize(const std::vector<double>& values);
 
 /// The accuracies so far, in percent, of every (row, column), by seed.
-using Table = std::vector<std::vector<std::vector<double>>>;
-Table collect(const Sweep& sweep, const std::vector<Cell>& cells,
-              const std::vector<nlohmann::json>& results);
+using AccuracyTable = std::vector<std::vector<std::vector<double>>>;
+AccuracyTable collect(const Sweep& sweep, const std::vector<Cell>& cells,
+                      const std::vector<nlohmann::json>& results);
 
 /// The table as JSON: for each row and column the accuracies by seed, mean, deviation and the
 /// paper's figure, the final score of every run, and the first row's config for each task.
@@ -93,6 +93,6 @@ nlohmann::json to_json(const Sweep& sweep, const std::vector<Cell>& cells,
                        const std::vector<nlohmann::json>& results);
 
 /// The table as text, with the paper's figures in parentheses.
-std::string to_text(const Sweep& sweep, const Table& table);
+std::string to_text(const Sweep& sweep, const AccuracyTable& table);
 
 }  // namespace hopmix::train

@@ -77,7 +77,7 @@ TEST_F(SweepTest, ResultsFillEveryColumnThatSharesARun) {
   finish(cells[2], slices);
   finish(cells[4], R"({"accuracy":84})");
   const std::vector<nlohmann::json> results = read_results(cells);
-  const Table table = collect(s, cells, results);
+  const AccuracyTable table = collect(s, cells, results);
   EXPECT_EQ(table[0][0], (std::vector<double>{80, 84}));
   EXPECT_EQ(table[0][1], std::vector<double>{30});
   EXPECT_EQ(table[0][2], std::vector<double>{90});

@@ -180,22 +180,22 @@ inline RetrievedRecurrenceGradients retrieved_recurrence_gradients(const Matrix&
   const Matrix p = masked_softmax(q, k, scale, mask);
   const int64_t hops = std::ssize(g) - 1;
   const std::vector<Matrix> z = retrieved_recurrence(p, gate, v, hops);
-  Matrix slope = g.back(), dgate(gate.rows, 1), dp(p.rows, p.cols);
+  Matrix dz = g.back(), dgate(gate.rows, 1), dp(p.rows, p.cols);
   for (int64_t hop = hops; hop >= 1; --hop) {
     const Matrix mixed = multiply(p, z[hop - 1]);
-    for (int64_t i = 0; i < slope.rows; ++i) {
-      for (int64_t c = 0; c < slope.cols; ++c) {
-        dgate(i, 0) += slope(i, c) * mixed(i, c);
-        slope(i, c) *= gate(i, 0);
+    for (int64_t i = 0; i < dz.rows; ++i) {
+      for (int64_t c = 0; c < dz.cols; ++c) {
+        dgate(i, 0) += dz(i, c) * mixed(i, c);
+        dz(i, c) *= gate(i, 0);
       }
     }
-    const Matrix change = multiply(slope, transpose(z[hop - 1]));
+    const Matrix change = multiply(dz, transpose(z[hop - 1]));
     for (size_t e = 0; e < dp.data.size(); ++e) dp.data[e] += change.data[e];
-    slope = multiply(transpose(p), slope);
-    for (size_t e = 0; e < slope.data.size(); ++e) slope.data[e] += g[hop - 1].data[e];
+    dz = multiply(transpose(p), dz);
+    for (size_t e = 0; e < dz.data.size(); ++e) dz.data[e] += g[hop - 1].data[e];
   }
   const QueryKeyGradients qk = masked_softmax_gradients(q, k, scale, p, dp);
-  return {qk.q, qk.k, slope, dgate};
+  return {qk.q, qk.k, dz, dgate};
 }
 
 /// The coefficients of Y = A X + B Y, or their logits.
@@ -264,14 +264,14 @@ inline GlrSoftmaxGradients glr_softmax_gradients(const Matrix& q, const Matrix& 
   const JointCoefficients w =
       joint_softmax(softmax_logits(q, k, d, d_self, g, scale, mask, gate_on_read));
   const GlrGradients direct = glr_gradients(w.a, w.b, v, grad_y);
-  const JointCoefficients slopes = joint_softmax_gradients(w, direct.a, direct.b);
+  const JointCoefficients d_logits = joint_softmax_gradients(w, direct.a, direct.b);
   Matrix ds(q.rows, q.rows), dd(d.rows, 1), dd_self(d.rows, 1), dg(d.rows, 1);
   for (int64_t i = 0; i < q.rows; ++i) {
-    dd_self(i, 0) = slopes.a(i, i);
+    dd_self(i, 0) = d_logits.a(i, i);
     for (int64_t j = 0; j < i; ++j) {
-      ds(i, j) = slopes.a(i, j) + slopes.b(i, j);
-      dd(j, 0) += slopes.a(i, j);
-      dg(gate_on_read ? j : i, 0) += slopes.b(i, j);
+      ds(i, j) = d_logits.a(i, j) + d_logits.b(i, j);
+      dd(j, 0) += d_logits.a(i, j);
+      dg(gate_on_read ? j : i, 0) += d_logits.b(i, j);
     }
   }
   return {scaled(scale, multiply(ds, k)),

@@ -159,11 +159,11 @@ void attention_head_backward(const AttentionHead<T>& head, Accumulator<T>* dq, A
   const Buffer<A> scores(most * panel), grad(most * panel);
   const Buffer<O> p(kMixed ? most * panel : 0), ds(p ? most * panel : 0),
       pairs(p ? most * panel : 0);
-  O *weights, *slopes, *right;
+  O *weights, *d_scores, *right;
   if constexpr (kMixed) {
-    weights = p, slopes = ds, right = pairs;
+    weights = p, d_scores = ds, right = pairs;
   } else {
-    weights = scores, slopes = right = grad;
+    weights = scores, d_scores = right = grad;
   }
 
   const auto at = [&](int64_t i, int64_t width) {
@@ -211,12 +211,12 @@ void attention_head_backward(const AttentionHead<T>& head, Accumulator<T>* dq, A
                   score, panel, /*add=*/false);
       multiply<O>(tile_rows, cols, values, v_left + s * values, values, g_columns + at(i, values),
                   panel, d, panel, /*add=*/false);
-      O *w = weights + s * panel + to, *slope = slopes + s * panel + to;
+      O *w = weights + s * panel + to, *d_score = d_scores + s * panel + to;
       loops.softmax_backward({score, tile_rows, cols, panel, factor}, diagonal, lse + i, delta + i,
-                             d, w, slope, right + right_index<O>(s, to, panel));
+                             d, w, d_score, right + right_index<O>(s, to, panel));
       multiply<O>(tile_rows, values, cols, w, panel, g_right + i * values, values,
                   dv + (first + s) * values, values, /*add=*/true);
-      multiply<O>(tile_rows, keys, cols, slope, panel, q_right + i * keys, keys,
+      multiply<O>(tile_rows, keys, cols, d_score, panel, q_right + i * keys, keys,
                   dk + (first + s) * keys, keys, /*add=*/true);
     };
     const auto add_dq = [&](int64_t i, int64_t cols, int64_t depth, int64_t from) {

@@ -350,9 +350,9 @@ void head_backward(const BlockChacalInputs<T>& in, const Layout& at, const Matri
       A *dq_row = out.q + (first + i) * keys, *dk_row = out.k + (first + i) * keys;
       std::copy_n(dq + i * keys, keys, dq_row);
       if (b > 0) {
-        const A slope = of_summary[i] * (dot<A>(h + i * values, r, values) - delta[i]);
-        axpy<A>(slope, read + b * both, dq_row, keys);
-        axpy<A>(scale * slope, scores.q + i * keys, ds + b * keys, keys);
+        const A d_score = of_summary[i] * (dot<A>(h + i * values, r, values) - delta[i]);
+        axpy<A>(d_score, read + b * both, dq_row, keys);
+        axpy<A>(scale * d_score, scores.q + i * keys, ds + b * keys, keys);
       }
       for (int64_t c = 0; c < keys; ++c) dq_row[c] *= scale;
       axpy<A>(scale, dk + i * keys, dk_row, keys);

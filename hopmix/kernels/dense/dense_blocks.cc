@@ -188,24 +188,24 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
       pack_columns<O>(x, n, values_, h_columns + column(i, parts), panel_);
     }
   };
-  O *weights, *slopes, *right;
+  O *weights, *d_scores, *right;
   const O* h_rows;
   if constexpr (kMixed) {
-    weights = p, slopes = ds, right = ds_pairs, h_rows = h_right;
+    weights = p, d_scores = ds, right = ds_pairs, h_rows = h_right;
   } else {
-    weights = scores, slopes = right = grad, h_rows = h;
+    weights = scores, d_scores = right = grad, h_rows = h;
   }
 
   // Of the tile of rows [s, s + m) of the block and queries [i, i + cols), whose scores are made
   // and which begins at column `to`: the weights, the gradients of the scores, and dk through them.
-  const auto slopes_of = [&](int64_t s, int64_t m, int64_t i, int64_t cols, int64_t to,
-                             int64_t diagonal) {
+  const auto score_gradients_of = [&](int64_t s, int64_t m, int64_t i, int64_t cols, int64_t to,
+                                      int64_t diagonal) {
     const int64_t at = s * panel_ + to;
     scores_of(m, cols, w_left + s * parts, h_columns + column(i, parts), parts, grad + at);
     mixed_.softmax_backward({scores + at, m, cols, panel_, factor_}, diagonal, lse + i, delta + i,
-                            grad + at, weights + at, slopes + at,
+                            grad + at, weights + at, d_scores + at,
                             right + right_index<O>(s, to, panel_));
-    multiply<O>(m, keys_, cols, slopes + at, panel_, q_right + i * keys_, keys_, dk + s * keys_,
+    multiply<O>(m, keys_, cols, d_scores + at, panel_, q_right + i * keys_, keys_, dk + s * keys_,
                 keys_, true);
   };
   const auto add_dq = [&](int64_t depth, int64_t i, int64_t cols, int64_t from) {
@@ -232,7 +232,7 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
       cols = std::min(rows_, (i / panel_ + 1) * panel_) - i;
       scores_of(n, cols, k_left, q_columns + column(i, keys_), keys_, scores);
       if (wanted) {
-        slopes_of(0, n, i, cols, 0, kAll);
+        score_gradients_of(0, n, i, cols, 0, kAll);
         add_dq(n, i, cols, 0);
       } else {
         exact_.weights({scores, n, cols, panel_, factor_}, kAll, lse + i, scores, panel_);
@@ -262,8 +262,9 @@ void DenseBlocks<T, O>::backward(const MatrixView<T>& q, const MatrixView<T>& k,
         }
         delta[first + i] = sum;
       }
-      for_strips<O>(
-          n, [&](int64_t s, int64_t strip) { slopes_of(s, strip, first + s, n - s, s, diagonal); });
+      for_strips<O>(n, [&](int64_t s, int64_t strip) {
+        score_gradients_of(s, strip, first + s, n - s, s, diagonal);
+      });
       for_strips<O>(n, [&](int64_t s, int64_t strip) { add_dq(s + strip, first + s, strip, s); });
       const A scale = static_cast<A>(shape_.scale);
       for (int64_t x = 0; x < n * keys_; ++x) dk[x] *= scale;

@@ -82,9 +82,9 @@ void backward_float(int64_t n, const float* x, const float* dy, float* y, float*
   for_vectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
     const auto v = load(x + i, count);
     const auto at = normal(v);
-    const auto slope =
+    const auto derivative =
         hn::MulAdd(hn::Mul(v, hn::Set(d, static_cast<float>(kDensity))), at.phi, at.below);
-    const auto grad = hn::Mul(load(dy + i, count), slope);
+    const auto grad = hn::Mul(load(dy + i, count), derivative);
     store(hn::Mul(v, at.below), y + i, count);
     store(grad, dx + i, count);
   });

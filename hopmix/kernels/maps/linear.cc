@@ -14,16 +14,16 @@ namespace {
 // Outputs that are made at a time where the weight is read where it lies.
 constexpr int64_t kOutputs = 64;
 
-// Outputs [first, first + n) of one map.
+// Rows [first, first + n) of the weight of one map: as many outputs.
 template <typename T>
-struct Columns {
+struct OutputRows {
   LinearMap<T> map;
   int64_t first, n;
 };
 
 template <typename T>
-std::vector<Columns<T>> columns_of(const std::vector<LinearMap<T>>& maps) {
-  std::vector<Columns<T>> out;
+std::vector<OutputRows<T>> output_rows(const std::vector<LinearMap<T>>& maps) {
+  std::vector<OutputRows<T>> out;
   for (const LinearMap<T>& map : maps) {
     for (int64_t c = 0; c < map.outputs; c += kOutputs) {
       out.push_back({map, c, std::min(kOutputs, map.outputs - c)});
@@ -34,7 +34,7 @@ std::vector<Columns<T>> columns_of(const std::vector<LinearMap<T>>& maps) {
 
 // Row i of these outputs from value(c), and the bias.
 template <typename T, typename F>
-void store_row(const Columns<T>& at, int64_t i, const F& value) {
+void store_row(const OutputRows<T>& at, int64_t i, const F& value) {
   using A = Accumulator<T>;
   T* y = at.map.y + i * at.map.outputs + at.first;
   const T* bias = at.map.bias == nullptr ? nullptr : at.map.bias + at.first;
@@ -54,7 +54,7 @@ int64_t entries(const LinearInputs<T>& in, const std::vector<Map>& maps) {
 // Up to kDotRows rows.
 template <typename T>
 void dot_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& maps) {
-  const std::vector<Columns<T>> all = columns_of(maps);
+  const std::vector<OutputRows<T>> all = output_rows(maps);
   using A = Accumulator<T>;
   const Buffer<A> wide(std::is_same_v<T, A> ? 0 : in.rows * in.inputs);
   const A* x;
@@ -66,7 +66,7 @@ void dot_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& map
   }
   const LinearLoops<T> loops = linear_loops<T>();
   parallel_tasks(static_cast<int64_t>(all.size()), entries(in, maps), [&](int64_t task) {
-    const Columns<T>& at = all[static_cast<size_t>(task)];
+    const OutputRows<T>& at = all[static_cast<size_t>(task)];
     A sums[kDotRows * kOutputs];
     loops.dots(in.rows, at.n, in.inputs, x, at.map.weight + at.first * in.inputs, sums, kOutputs);
     for (int64_t i = 0; i < in.rows; ++i) {
@@ -78,14 +78,14 @@ void dot_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& map
 // Up to kFewRows rows, as y^T = W x^T: the weight is the left factor.
 template <typename T, typename O>
 void few_rows_forward(const LinearInputs<T>& in, const std::vector<LinearMap<T>>& maps) {
-  const std::vector<Columns<T>> all = columns_of(maps);
+  const std::vector<OutputRows<T>> all = output_rows(maps);
   using A = Accumulator<T>;
   const int64_t most = padded(in.rows), wide = padded(in.inputs), depth = depth_of<O>(in.inputs);
   const Buffer<O> left(most * wide), columns(wide * most);
   pack_left<O>(matrix(in.x, in.rows, in.inputs), 0, most, wide, left.data());
   pack_columns<O>(left.data(), most, wide, columns.data(), most);
   parallel_tasks(static_cast<int64_t>(all.size()), entries(in, maps), [&](int64_t task) {
-    const Columns<T>& at = all[static_cast<size_t>(task)];
+    const OutputRows<T>& at = all[static_cast<size_t>(task)];
     const Buffer<O> memory(std::is_same_v<O, T> && depth == in.inputs ? 0 : kOutputs * wide);
     const Buffer<A> sums(kOutputs * most);
     int64_t stride;

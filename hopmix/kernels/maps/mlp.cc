@@ -117,16 +117,16 @@ void backward(const MlpInputs<T>& in, const T* h, const T* dy, const MlpGradient
       const Buffer<O> memory(kRowBlock * std::max(padded(in.outputs), padded(in.hidden)));
       const Buffer<A> wide(std::is_same_v<T, A> ? 0 : kRowBlock * in.hidden);
       const Buffer<A> sums(kRowBlock * gemm_engine().panel);
-      A* slopes = d + (first - begin) * in.hidden;
+      A* d_hidden = d + (first - begin) * in.hidden;
       int64_t stride;
       const O* left = left_factor<O>(matrix(dy, in.rows, in.outputs), first, n, memory, &stride);
       for (int64_t p = 0; p < down.count(); ++p) {
-        down.multiply_by(p, n, left, stride, slopes + down.first(p), in.hidden, /*add=*/false);
+        down.multiply_by(p, n, left, stride, d_hidden + down.first(p), in.hidden, /*add=*/false);
       }
-      gelu.backward(n * in.hidden, widen(h + first * in.hidden, n * in.hidden, wide), slopes,
-                    active + (first - begin) * in.hidden, slopes);
+      gelu.backward(n * in.hidden, widen(h + first * in.hidden, n * in.hidden, wide), d_hidden,
+                    active + (first - begin) * in.hidden, d_hidden);
       if (out.x == nullptr) return;
-      left = left_factor<O>(matrix<A>(slopes, n, in.hidden), 0, n, memory, &stride);
+      left = left_factor<O>(matrix<A>(d_hidden, n, in.hidden), 0, n, memory, &stride);
       for (int64_t p = 0; p < up.count(); ++p) {
         make_columns<T, O>(up, p, n, left, stride, nullptr, out.x + first * in.width + up.first(p),
                            in.width, sums);

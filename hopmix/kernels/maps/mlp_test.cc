@@ -11,7 +11,7 @@ namespace {
 using namespace testing;  // NOLINT: the helpers of these tests
 
 double gelu(double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }
-double gelu_slope(double x) {
+double gelu_derivative(double x) {
   return 0.5 * std::erfc(-x / std::sqrt(2.0)) +
          x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::acos(-1.0));
 }
@@ -23,18 +23,18 @@ TEST(Gelu, IsExactInBothTails) {
   const std::vector<float> ones(x.size(), 1.0f);
   for_each_target([&] {
     for (const size_t n : {x.size(), size_t{1}, size_t{7}}) {
-      std::vector<float> y(n), back(n), slope(n);
+      std::vector<float> y(n), back(n), derivative(n);
       gelu_loops<float>().forward(static_cast<int64_t>(n), x.data(), y.data());
       gelu_loops<float>().backward(static_cast<int64_t>(n), x.data(), ones.data(), back.data(),
-                                   slope.data());
+                                   derivative.data());
       EXPECT_TRUE(same_bits(y, back));
       for (size_t i = 0; i < n; ++i) {
         const double v = x[i], expected = gelu(v);
         // Relative: e^(-x^2 / 2) has the rounding of x^2 / 2, up to 98.
         const double error = 1e-6 * std::max(1.0, 0.1 * v * v);
         ASSERT_TRUE(std::abs(y[i] - expected) <= error * std::abs(expected) + 1e-37) << v;
-        const double slope_error = 1e-6 * std::max(1.0, std::min(10.0, std::abs(v)));
-        ASSERT_TRUE(std::abs(slope[i] - gelu_slope(v)) <= slope_error) << v;
+        const double derivative_error = 1e-6 * std::max(1.0, std::min(10.0, std::abs(v)));
+        ASSERT_TRUE(std::abs(derivative[i] - gelu_derivative(v)) <= derivative_error) << v;
       }
     }
   });
@@ -113,7 +113,7 @@ struct Problem {
           back += in_g[i * outputs + o] * in_d[o * hidden + m];
           e[3][o * hidden + m] += in_g[i * outputs + o] * active;
         }
-        back *= gelu_slope(stored);
+        back *= gelu_derivative(stored);
         e[2][m] += back;
         for (int64_t c = 0; c < width; ++c) {
           e[0][i * width + c] += back * in_u[m * width + c];

@@ -38,7 +38,7 @@ class Head {
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
         solved_(y_.exact(rows_of(given_y)), pass_.slots(), pass_.stride()),
         grad_y_(rows_of(grad_y)),
-        later_(pass_.by_slot(grad_y)),
+        dy_from_readers_(pass_.by_slot(grad_y)),
         dx_(rows_of(out.x), pass_) {
     const int64_t block = pass_.plan().block;
     for (int64_t n = 0; n < pass_.places(); ++n) {
@@ -73,7 +73,7 @@ class Head {
   }
 
   // Numbers of each row of a block.
-  enum { kDiagonal, kDiagonalSlope, kNumbers };
+  enum { kDiagonal, kDiagonalGradient, kNumbers };
 
   // Of a block in work. Sums: over x_j, backward lambda.
   struct Work {
@@ -97,7 +97,7 @@ class Head {
 
   void enter_solved(int64_t, const Entering& tokens) {
     solved_.enter(tokens);
-    enter_loops<A>().zero(tokens, pass_.stride(), later_.view());
+    enter_loops<A>().zero(tokens, pass_.stride(), dy_from_readers_.view());
   }
 
   // With alpha; who sweeps the states loads beta.
@@ -154,7 +154,7 @@ class Head {
   void alpha_gradients(const Block& b, Part& part) {
     const int64_t begin = part.reads.begin(), end = part.reads.end();
     if (out_.alpha_diag) {
-      A* diagonal = work_[b.place].numbers[kDiagonalSlope];
+      A* diagonal = work_[b.place].numbers[kDiagonalGradient];
       loops_.diagonal_gradients(block_of(b), b.slots, begin, end, pass_.stride(),
                                 diagonal + (begin - b.first));
       HeadOf<T>(out_.alpha_diag + diag_, 1).store_numbers(b.first, begin, end, diagonal);
@@ -184,7 +184,7 @@ class Head {
     all.direct = all.lambda = {work.sums.view(), b.first};
     all.out = y_.rows(b.first);
     all.grad_y = grad_y_.block(work.grad_y, b.first);
-    all.later = later_.view();
+    all.dy_from_readers = dy_from_readers_.view();
     all.dx = dx_.view();
     return all;
   }
@@ -201,7 +201,7 @@ class Head {
   PaddedRows<A> y_by_slot_;  // while it is solved
   SlotRows<A> solved_;       // backward: y
   HeadOf<const T> grad_y_;
-  PaddedRows<A> later_;  // later: what readers send back to y
+  PaddedRows<A> dy_from_readers_;
   SlotGradient<T> dx_;
   std::vector<Work> work_;  // by place
 };

@@ -36,7 +36,7 @@ class Heads {
         scores_(in, group, group.count, out.q, out.k, pass_),
         v_(group.shared(in.v, in.value_width)),
         z_(pass_.by_slot()),
-        later_(pass_.by_slot(grad_y)),
+        dz_from_readers_(pass_.by_slot(grad_y)),
         y_(group.query(0, y, in.value_width), pass_),
         dv_(group.shared(out.v, in.value_width), pass_.plan(), group.count) {
     for (int64_t h = 0; h < group.count; ++h) {
@@ -69,7 +69,7 @@ class Heads {
                  {kKeys, &Heads::logits},
                  {kStates, &Heads::softmax},
                  {kStates, &Heads::solve_transposed},
-                 {kStates, &Heads::slopes},
+                 {kStates, &Heads::d_logits},
                  {kKeys, &Heads::query_gradients},
                  {kKeys, &Heads::key_gradients}});
     }
@@ -86,13 +86,13 @@ class Heads {
   };
 
   // Numbers of each row of a block.
-  enum { kGate, kDirect, kOwn, kGateSlope, kDirectSlope, kOwnSlope, kFactor, kNumbers };
+  enum { kGate, kDirect, kOwn, kGateGradient, kDirectGradient, kOwnGradient, kFactor, kNumbers };
 
   // Of a block in work.
   struct Work {
     PaddedRows<A> v, grad_y;  // if copied
     PaddedRows<A> numbers;
-    PaddedRows<A> total;  // L
+    PaddedRows<A> dz;  // L
   };
 
   void forward(int64_t h, const Member& team) {
@@ -111,7 +111,7 @@ class Heads {
     const Head& head = heads_[h];
     enter_loops<A>().copy(tokens, head.y, z_.view());
     enter_loops<T>().add(tokens, head.d, v_, z_.view());
-    enter_loops<A>().zero(tokens, pass_.value_width(), later_.view());
+    enter_loops<A>().zero(tokens, pass_.value_width(), dz_from_readers_.view());
   }
 
   void load(const Block& b, Part& part, int64_t begin, int64_t end) {
@@ -147,7 +147,7 @@ class Heads {
   }
 
   // dgate, dd, dd_self, and p becomes scale ds
-  void slopes(const Block& b, Part& part) {
+  void d_logits(const Block& b, Part& part) {
     const Head& head = heads_[b.head];
     const bool wants_logits = scores_.wants_gradients();
     const GlrAttentionBlock<A> all = block_of(b);
@@ -155,15 +155,15 @@ class Heads {
     const int64_t begin = part.reads.begin(), end = part.reads.end(), at = begin - b.first;
     loops_.gate_gradients(all, b.slots, begin, end, pass_.value_width());
     if (head.dgate || wants_logits) {
-      rows_.dots(part.reads, read_only(all.total), z_[0], pass_.value_width(), A{1}, part.u);
+      rows_.dots(part.reads, read_only(all.dz), z_[0], pass_.value_width(), A{1}, part.u);
       A* factor = numbers[kFactor];
       for (int64_t i = begin; i < end; ++i) factor[i - b.first] = scale_ * all.gate[i - b.first];
-      rows_.softmax_backward(part.reads, part.p, part.u, numbers[kGateSlope] + at,
+      rows_.softmax_backward(part.reads, part.p, part.u, numbers[kGateGradient] + at,
                              wants_logits ? factor + at : nullptr);
     }
-    head.dgate.store_numbers(b.first, begin, end, numbers[kGateSlope]);
-    head.dd.store_numbers(b.first, begin, end, numbers[kDirectSlope]);
-    head.dd_self.store_numbers(b.first, begin, end, numbers[kOwnSlope]);
+    head.dgate.store_numbers(b.first, begin, end, numbers[kGateGradient]);
+    head.dd.store_numbers(b.first, begin, end, numbers[kDirectGradient]);
+    head.dd_self.store_numbers(b.first, begin, end, numbers[kOwnGradient]);
   }
 
   void query_gradients(const Block& b, Part& part) {
@@ -186,12 +186,12 @@ class Heads {
     all.d_self = work.numbers[kOwn];
     all.z = z_.view();
     all.grad_y = head.grad_y.block(work.grad_y, b.first);
-    all.later = later_.view();
-    all.total = {work.total.view(), b.first};
+    all.dz_from_readers = dz_from_readers_.view();
+    all.dz = {work.dz.view(), b.first};
     all.want_dv = static_cast<bool>(dv_);
     all.dv = dv_.rows(b.first);
-    all.dd = head.dd ? work.numbers[kDirectSlope] : nullptr;
-    all.dd_self = head.dd_self ? work.numbers[kOwnSlope] : nullptr;
+    all.dd = head.dd ? work.numbers[kDirectGradient] : nullptr;
+    all.dd_self = head.dd_self ? work.numbers[kOwnGradient] : nullptr;
     return all;
   }
 
@@ -201,7 +201,8 @@ class Heads {
   Pass<Part> pass_;
   Scores<T> scores_;
   HeadOf<const T> v_;
-  PaddedRows<A> z_, later_;  // by slot; later: what the readers of a token send back to z
+  PaddedRows<A> z_,
+      dz_from_readers_;  // by slot; dz_from_readers: what the readers of a token send back to z
   Solved<T> y_;
   SharedGradient<T> dv_;
   std::vector<Head> heads_;

@@ -38,15 +38,15 @@ void solve_transposed(const GlrAttentionBlock<A>& b, const Reads& reads, const P
   const Tag<A> d;
   for (int64_t i = reads.end() - 1; i >= reads.begin(); --i) {
     const int64_t row = i - b.first;
-    const A *g = b.grad_y[i], *later = b.later[slots.of(i)];
-    A *total = b.total[i], *dv = b.want_dv ? b.dv[i] : nullptr;
+    const A *g = b.grad_y[i], *dz_from_readers = b.dz_from_readers[slots.of(i)];
+    A *dz = b.dz[i], *dv = b.want_dv ? b.dv[i] : nullptr;
     const auto gate = hn::Set(d, b.gate[row]), direct = hn::Set(d, b.d[row]),
                own = hn::Set(d, b.d_self[row]);
-    scatter_reads(p.at(reads, i), b.later.data, reads.at(i), reads.count(i), from, to,
+    scatter_reads(p.at(reads, i), b.dz_from_readers.data, reads.at(i), reads.count(i), from, to,
                   [&](int64_t c) HWY_ATTR {
-                    const auto back = hn::Load(d, later + c);
+                    const auto back = hn::Load(d, dz_from_readers + c);
                     const auto all = hn::Add(hn::LoadU(d, g + c), back);
-                    hn::Store(all, d, total + c);
+                    hn::Store(all, d, dz + c);
                     if (dv) hn::StoreU(hn::MulAdd(direct, back, hn::Mul(own, all)), d, dv + c);
                     return hn::Mul(gate, all);
                   });
@@ -57,8 +57,8 @@ template <typename A>
 void gate_gradients(const GlrAttentionBlock<A>& b, const Slots& slots, int64_t begin, int64_t end,
                     int64_t width) {
   for (int64_t i = begin; i < end; ++i) {
-    if (b.dd) b.dd[i - b.first] = dot<A>(b.later[slots.of(i)], b.v[i], width);
-    if (b.dd_self) b.dd_self[i - b.first] = dot<A>(b.total[i], b.v[i], width);
+    if (b.dd) b.dd[i - b.first] = dot<A>(b.dz_from_readers[slots.of(i)], b.v[i], width);
+    if (b.dd_self) b.dd_self[i - b.first] = dot<A>(b.dz[i], b.v[i], width);
   }
 }
 

@@ -16,8 +16,8 @@ struct GlrAttentionBlock {
   RowsAt<A> z;                 // by slot
   BlockRows<A> y;              // by row: written by solve()
   BlockRows<const A> grad_y;   // by row
-  RowsAt<A> later;             // by slot: what the readers of a token send back to z
-  BlockRows<A> total, dv;      // by row, written: dLoss/dz; dLoss/dv if want_dv
+  RowsAt<A> dz_from_readers;   // by slot: what the readers of a token send back to z
+  BlockRows<A> dz, dv;         // by row, written: dLoss/dz; dLoss/dv if want_dv
   A *dd, *dd_self;             // by row, written unless null
   bool want_dv;
 };
@@ -27,7 +27,7 @@ struct GlrAttentionLoops {
   /// z and y of these rows, in order, columns [from, to).
   void (*solve)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p, const Slots&,
                 int64_t from, int64_t to);
-  /// total, later and dv of these rows, last first, columns [from, to).
+  /// dz, dz_from_readers and dv of these rows, last first, columns [from, to).
   void (*solve_transposed)(const GlrAttentionBlock<A>&, const Reads&, const PerRead<A>& p,
                            const Slots&, int64_t from, int64_t to);
   /// dd and dd_self of rows [begin, end).

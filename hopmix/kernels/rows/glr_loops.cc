@@ -35,11 +35,11 @@ void solve_transposed(const GlrBlock<A>& b, const GlrReads<A>& r, const Slots& s
                       int64_t to) {
   const Tag<A> d;
   for (int64_t i = r.reads.end() - 1; i >= r.reads.begin(); --i) {
-    const A *g = b.grad_y[i], *later = b.later[slots.of(i)];
+    const A *g = b.grad_y[i], *dy_from_readers = b.dy_from_readers[slots.of(i)];
     A* lambda = b.lambda[i];
-    scatter_reads(r.beta.at(r.reads, i), b.later.data, r.reads.at(i), r.reads.count(i), from, to,
-                  [&](int64_t c) HWY_ATTR {
-                    const auto all = hn::Add(hn::LoadU(d, g + c), hn::Load(d, later + c));
+    scatter_reads(r.beta.at(r.reads, i), b.dy_from_readers.data, r.reads.at(i), r.reads.count(i),
+                  from, to, [&](int64_t c) HWY_ATTR {
+                    const auto all = hn::Add(hn::LoadU(d, g + c), hn::Load(d, dy_from_readers + c));
                     hn::Store(all, d, lambda + c);
                     return all;
                   });

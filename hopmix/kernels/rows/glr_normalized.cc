@@ -108,22 +108,22 @@ void glr_normalized_backward(const GlrNormalizedInputs<T>& in, const T* y, const
     std::copy(given.data.begin(), given.data.end(), mu.data.begin());
     Head<A> dx(s.length, in.width);
     std::vector<int32_t> scratch;
-    JointRow<double> weights, slopes;
+    JointRow<double> weights, d_logits;
     for (int64_t i = s.length - 1; i >= 0; --i) {
       const std::span<const int32_t> cols = in.rows.row(i, scratch);
       const double log_sum = weigh(in, at, cols, i, log_z, weights);
       // A row of absent terms is constant, whatever its readers ask of it.
       if (log_sum == -std::numeric_limits<double>::infinity()) *mu[i] = 0;
-      mix_backward(weights, cols, i, x, solved, lambda, dx, slopes);
+      mix_backward(weights, cols, i, x, solved, lambda, dx, d_logits);
       // The weights are d log z_i / dlogits.
-      const auto store = [&](T* to, int64_t index, double slope) {
-        if (to != nullptr) to[index] = static_cast<T>(static_cast<A>(slope));
+      const auto store = [&](T* to, int64_t index, double gradient) {
+        if (to != nullptr) to[index] = static_cast<T>(static_cast<A>(gradient));
       };
-      store(out.log_alpha_diag, at.diag + i, slopes.self + weights.self * *mu[i]);
+      store(out.log_alpha_diag, at.diag + i, d_logits.self + weights.self * *mu[i]);
       const int64_t first = at.reads + in.reads.row_ptr[i];
       for (size_t r = 0; r < cols.size(); ++r) {
-        const double recurrent = slopes.recurrent[r] + weights.recurrent[r] * *mu[i];
-        store(out.log_alpha, first + r, slopes.direct[r] + weights.direct[r] * *mu[i]);
+        const double recurrent = d_logits.recurrent[r] + weights.recurrent[r] * *mu[i];
+        store(out.log_alpha, first + r, d_logits.direct[r] + weights.direct[r] * *mu[i]);
         store(out.log_beta, first + r, recurrent);
         *mu[cols[r]] += recurrent;
       }

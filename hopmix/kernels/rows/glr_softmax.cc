@@ -36,7 +36,7 @@ class Heads {
         g_(pass_.slots()),
         y_by_slot_(pass_.by_slot(y || kRoundsOutput<T>)),
         y_(group.query(0, y, in.value_width), pass_),
-        later_(pass_.by_slot(grad_y)),
+        dy_from_readers_(pass_.by_slot(grad_y)),
         dv_(group.shared(out.v, in.value_width), pass_, group.count, grad_y != nullptr) {
     for (int64_t h = 0; h < group.count; ++h) {
       heads_.push_back({group.query(h, grad_y, in.value_width), group.query(h, in.d, 1),
@@ -68,8 +68,8 @@ class Heads {
                  {kKeys, &Heads::load},
                  {kKeys, &Heads::weigh},
                  {kStates, &Heads::solve_transposed},
-                 {kStates, &Heads::solved_slopes},
-                 {kKeys, &Heads::slopes},
+                 {kStates, &Heads::recurrent_weight_gradients},
+                 {kKeys, &Heads::d_logits},
                  {kKeys, &Heads::key_gradients}});
     }
     pass_.give_back(team);
@@ -82,7 +82,7 @@ class Heads {
   };
 
   // Numbers of each row of a block. kSelf: the weight of x_i.
-  enum { kOwn, kGate, kSelf, kOwnSlope, kGateSlope, kNumbers };
+  enum { kOwn, kGate, kSelf, kOwnGradient, kGateGradient, kNumbers };
 
   // Of a block in work.
   struct Work {
@@ -110,7 +110,7 @@ class Heads {
   void enter_solved(int64_t h, const Entering& tokens) {
     solved_[h].enter(tokens);
     dv_.enter(tokens);
-    enter_loops<A>().zero(tokens, pass_.value_width(), later_.view());
+    enter_loops<A>().zero(tokens, pass_.value_width(), dy_from_readers_.view());
   }
 
   void load(const Block& b, Part& part, int64_t begin, int64_t end) {
@@ -123,7 +123,7 @@ class Heads {
     part.reads.assign(in_.rows, b.slots, pass_.stride(), begin, end);
     for (PerRead<A>* x : {&part.direct, &part.recurrent}) x->resize(part.reads.size());
     if (!head.grad_y) return;
-    for (PerRead<A>* x : {&part.direct_slope, &part.slope}) x->resize(part.reads.size());
+    for (PerRead<A>* x : {&part.d_direct, &part.d_recurrent}) x->resize(part.reads.size());
   }
 
   // (a_ii, a_i., b_i.) = softmax of (d_self_i, s_ij + d_j, s_ij + g_i)
@@ -149,21 +149,21 @@ class Heads {
   }
 
   // lambda_i . y_j
-  void solved_slopes(const Block& b, Part& part) {
+  void recurrent_weight_gradients(const Block& b, Part& part) {
     if (!wants_logits(heads_[b.head])) return;
     rows_.dots(part.reads, read_only(block_of(b).lambda), solved_[b.head].data(),
-               pass_.value_width(), A{1}, part.slope);
+               pass_.value_width(), A{1}, part.d_recurrent);
   }
 
   // lambda_i . v_j, and with it the gradients of the logits; those of the scores are in `direct`.
-  void slopes(const Block& b, Part& part) {
+  void d_logits(const Block& b, Part& part) {
     const Head& head = heads_[b.head];
     if (!wants_logits(head)) return;
     const JointBlock<A> all = block_of(b);
     const int64_t begin = part.reads.begin(), end = part.reads.end();
     rows_.dots(part.reads, read_only(all.lambda), v_.data(), pass_.value_width(), A{1},
-               part.direct_slope);
-    loops_.slopes(all, part, b.slots, pass_.value_width());
+               part.d_direct);
+    loops_.d_logits(all, part, b.slots, pass_.value_width());
     head.dd_self.store_numbers(b.first, begin, end, all.dd_self);
     if (!in_.gate_on_read) head.dg.store_numbers(b.first, begin, end, all.dg);
     scores_.query_gradients(b.head, b, part.reads, part.direct);
@@ -172,8 +172,8 @@ class Heads {
   // Also what belongs to j alone: a number each, for one member.
   void key_gradients(const Block& b, Part& part, Columns c) {
     if (c.to == pass_.key_width()) {
-      d_.take(part.reads, part.direct_slope, b.slots, heads_[b.head].dd);
-      if (in_.gate_on_read) g_.take(part.reads, part.slope, b.slots, heads_[b.head].dg);
+      d_.take(part.reads, part.d_direct, b.slots, heads_[b.head].dd);
+      if (in_.gate_on_read) g_.take(part.reads, part.d_recurrent, b.slots, heads_[b.head].dg);
     }
     scores_.add_key_gradients(b.head, b, part.reads, part.direct, c);
     scores_.store_key_gradients(b, part.reads, c);
@@ -192,11 +192,11 @@ class Heads {
     all.y = y_by_slot_.view();
     all.out = y_.rows(b.first);
     all.grad_y = heads_[b.head].grad_y.block(work.grad_y, b.first);
-    all.later = later_.view();
+    all.dy_from_readers = dy_from_readers_.view();
     all.dv = dv_.view();
     all.lambda = {work.lambda.view(), b.first};
-    all.dd_self = work.numbers[kOwnSlope];
-    all.dg = work.numbers[kGateSlope];
+    all.dd_self = work.numbers[kOwnGradient];
+    all.dg = work.numbers[kGateGradient];
     all.scale = static_cast<A>(in_.scale);
     return all;
   }
@@ -210,7 +210,7 @@ class Heads {
   SlotNumbers<T> d_, g_;
   PaddedRows<A> y_by_slot_;  // while it is solved
   Solved<T> y_;
-  PaddedRows<A> later_;  // later: what readers send back to y
+  PaddedRows<A> dy_from_readers_;
   SlotGradient<T> dv_;
   std::vector<Head> heads_;
   std::vector<SlotRows<A>> solved_;  // y of each head

@@ -85,11 +85,11 @@ void solve_transposed(const JointBlock<A>& b, const JointReads<A>& r, const Slot
   const int64_t lanes = hn::Lanes(d);
   for (int64_t i = r.reads.end() - 1; i >= r.reads.begin(); --i) {
     const int64_t n = r.reads.count(i), slot = slots.of(i);
-    const A *g = b.grad_y[i], *later = b.later[slot];
+    const A *g = b.grad_y[i], *dy_from_readers = b.dy_from_readers[slot];
     A *lambda = b.lambda[i], *dv = b.dv[slot];
-    scatter_reads(r.recurrent.at(r.reads, i), b.later.data, r.reads.at(i), n, from, to,
+    scatter_reads(r.recurrent.at(r.reads, i), b.dy_from_readers.data, r.reads.at(i), n, from, to,
                   [&](int64_t c) HWY_ATTR {
-                    const auto all = hn::Add(hn::LoadU(d, g + c), hn::Load(d, later + c));
+                    const auto all = hn::Add(hn::LoadU(d, g + c), hn::Load(d, dy_from_readers + c));
                     hn::Store(all, d, lambda + c);
                     return all;
                   });
@@ -103,19 +103,19 @@ void solve_transposed(const JointBlock<A>& b, const JointReads<A>& r, const Slot
 }
 
 template <typename A>
-void slopes(const JointBlock<A>& b, const JointReads<A>& r, const Slots& slots, int64_t width) {
+void d_logits(const JointBlock<A>& b, const JointReads<A>& r, const Slots& slots, int64_t width) {
   const Tag<A> d;
   const int64_t lanes = hn::Lanes(d);
   const auto scale = hn::Set(d, b.scale);
   for (int64_t i = r.reads.begin(); i < r.reads.end(); ++i) {
     const int64_t n = r.reads.count(i), row = i - b.first;
     A *direct = r.direct.at(r.reads, i), *recurrent = r.recurrent.at(r.reads, i);
-    A *x_slope = r.direct_slope.at(r.reads, i), *y_slope = r.slope.at(r.reads, i);
+    A *d_direct = r.d_direct.at(r.reads, i), *d_recurrent = r.d_recurrent.at(r.reads, i);
     const A own = dot<A>(b.lambda[i], b.v[slots.of(i)], width);
     auto sum = hn::Zero(d);
     for (int64_t c = 0; c < n; c += lanes) {
-      sum = hn::MulAdd(hn::Load(d, direct + c), load_reads(x_slope, c, n, A{0}), sum);
-      sum = hn::MulAdd(hn::Load(d, recurrent + c), load_reads(y_slope, c, n, A{0}), sum);
+      sum = hn::MulAdd(hn::Load(d, direct + c), load_reads(d_direct, c, n, A{0}), sum);
+      sum = hn::MulAdd(hn::Load(d, recurrent + c), load_reads(d_recurrent, c, n, A{0}), sum);
     }
     const A center = b.self[row] * own + hn::GetLane(hn::SumOfLanes(d, sum));
     b.dd_self[row] = b.self[row] * (own - center);
@@ -123,12 +123,12 @@ void slopes(const JointBlock<A>& b, const JointReads<A>& r, const Slots& slots, 
     auto gate = hn::Zero(d);
     for (int64_t c = 0; c < n; c += lanes) {
       const auto x =
-          hn::Mul(hn::Load(d, direct + c), hn::Sub(load_reads(x_slope, c, n, A{0}), mean));
+          hn::Mul(hn::Load(d, direct + c), hn::Sub(load_reads(d_direct, c, n, A{0}), mean));
       const auto y =
-          hn::Mul(hn::Load(d, recurrent + c), hn::Sub(load_reads(y_slope, c, n, A{0}), mean));
+          hn::Mul(hn::Load(d, recurrent + c), hn::Sub(load_reads(d_recurrent, c, n, A{0}), mean));
       gate = hn::Add(gate, y);
-      hn::Store(x, d, x_slope + c);
-      hn::Store(y, d, y_slope + c);
+      hn::Store(x, d, d_direct + c);
+      hn::Store(y, d, d_recurrent + c);
       hn::Store(hn::Mul(scale, hn::Add(x, y)), d, direct + c);
     }
     if (!b.gate_on_read) b.dg[row] = hn::GetLane(hn::SumOfLanes(d, gate));
@@ -137,7 +137,7 @@ void slopes(const JointBlock<A>& b, const JointReads<A>& r, const Slots& slots, 
 
 template <typename A>
 JointLoops<A> loops() {
-  return {weigh<A>, solve<A>, solve_transposed<A>, slopes<A>};
+  return {weigh<A>, solve<A>, solve_transposed<A>, d_logits<A>};
 }
 JointLoops<float> loops_float() { return loops<float>(); }
 JointLoops<double> loops_double() { return loops<double>(); }

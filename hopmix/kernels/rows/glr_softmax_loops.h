@@ -13,7 +13,7 @@ struct JointReads {
   using Number = A;
   Reads reads;
   PerRead<A> direct, recurrent;  // logits, then weights, of x_j and y_j; at last d score in direct
-  PerRead<A> direct_slope, slope;  // dLoss/dlogits of x_j and y_j
+  PerRead<A> d_direct, d_recurrent;  // dLoss/dlogits of x_j and y_j
 };
 
 /// What the loops see of a block of rows. Widths and columns are padded ones.
@@ -23,14 +23,14 @@ struct JointBlock {
   const A *d_self, *g;  // by row; g by slot if gate_on_read
   const A* d;           // by slot
   bool gate_on_read = false;
-  A* self;                    // by row: weight of x_i
-  RowsAt<const A> v;          // by slot
-  RowsAt<A> y;                // by slot
-  BlockRows<A> out;           // by row: written by solve(), the same as y
-  BlockRows<const A> grad_y;  // by row
-  RowsAt<A> later, dv;        // by slot: what readers send back to y and v
-  BlockRows<A> lambda;        // by row, written: dLoss/dy
-  A *dd_self, *dg;            // by row, written; dg not if gate_on_read
+  A* self;                        // by row: weight of x_i
+  RowsAt<const A> v;              // by slot
+  RowsAt<A> y;                    // by slot
+  BlockRows<A> out;               // by row: written by solve(), the same as y
+  BlockRows<const A> grad_y;      // by row
+  RowsAt<A> dy_from_readers, dv;  // by slot: what readers send back to y and v
+  BlockRows<A> lambda;            // by row, written: dLoss/dy
+  A *dd_self, *dg;                // by row, written; dg not if gate_on_read
   A scale;
 };
 
@@ -40,12 +40,12 @@ struct JointLoops {
   void (*weigh)(const JointBlock<A>&, const JointReads<A>&);
   /// y of these rows, in order, columns [from, to).
   void (*solve)(const JointBlock<A>&, const JointReads<A>&, const Slots&, int64_t from, int64_t to);
-  /// lambda, later and dv of these rows, last first, columns [from, to).
+  /// lambda, dy_from_readers and dv of these rows, last first, columns [from, to).
   void (*solve_transposed)(const JointBlock<A>&, const JointReads<A>&, const Slots&, int64_t from,
                            int64_t to);
-  /// direct_slope and slope hold lambda_i . v_j and lambda_i . y_j: makes them slopes of the
+  /// d_direct and d_recurrent hold lambda_i . v_j and lambda_i . y_j: makes them gradients of the
   /// logits, dd_self and dg, and `direct` becomes dLoss/d(q.k). Widths are padded.
-  void (*slopes)(const JointBlock<A>&, const JointReads<A>&, const Slots&, int64_t width);
+  void (*d_logits)(const JointBlock<A>&, const JointReads<A>&, const Slots&, int64_t width);
 };
 
 template <typename A>

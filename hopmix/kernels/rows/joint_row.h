@@ -64,27 +64,27 @@ void mix(const JointRow<S>& weights, std::span<const int32_t> cols, int64_t i, c
 }
 
 /// Back through mix() and joint_softmax(). lambda_i = dLoss/dy_i must be complete: rows go from
-/// last to first. Adds to dx and to lambda of the tokens read; `slopes` becomes dLoss/dlogits.
+/// last to first. Adds to dx and to lambda of the tokens read; `d_logits` becomes dLoss/dlogits.
 template <typename S, typename A>
 void mix_backward(const JointRow<S>& weights, std::span<const int32_t> cols, int64_t i,
                   const Head<A>& x, const Head<A>& y, Head<A>& lambda, Head<A>& dx,
-                  JointRow<S>& slopes) {
+                  JointRow<S>& d_logits) {
   const A* l = lambda[i];
-  slopes.resize(cols.size());
-  slopes.self = dot(l, x[i], x.width);
-  S mean = weights.self * slopes.self;
+  d_logits.resize(cols.size());
+  d_logits.self = dot(l, x[i], x.width);
+  S mean = weights.self * d_logits.self;
   axpy(static_cast<A>(weights.self), l, dx[i], x.width);
   for (size_t r = 0; r < cols.size(); ++r) {
-    slopes.direct[r] = dot(l, x[cols[r]], x.width);
-    slopes.recurrent[r] = dot(l, y[cols[r]], x.width);
-    mean += weights.direct[r] * slopes.direct[r] + weights.recurrent[r] * slopes.recurrent[r];
+    d_logits.direct[r] = dot(l, x[cols[r]], x.width);
+    d_logits.recurrent[r] = dot(l, y[cols[r]], x.width);
+    mean += weights.direct[r] * d_logits.direct[r] + weights.recurrent[r] * d_logits.recurrent[r];
     axpy(static_cast<A>(weights.direct[r]), l, dx[cols[r]], x.width);
     axpy(static_cast<A>(weights.recurrent[r]), l, lambda[cols[r]], x.width);
   }
-  slopes.self = weights.self * (slopes.self - mean);
+  d_logits.self = weights.self * (d_logits.self - mean);
   for (size_t r = 0; r < cols.size(); ++r) {
-    slopes.direct[r] = weights.direct[r] * (slopes.direct[r] - mean);
-    slopes.recurrent[r] = weights.recurrent[r] * (slopes.recurrent[r] - mean);
+    d_logits.direct[r] = weights.direct[r] * (d_logits.direct[r] - mean);
+    d_logits.recurrent[r] = weights.recurrent[r] * (d_logits.recurrent[r] - mean);
   }
 }
 

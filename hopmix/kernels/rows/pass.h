@@ -18,8 +18,9 @@
 
 namespace hopmix::kernels {
 
-/// Which arrays a step sweeps. Each half of a team has its own, which so stay in the caches of its
-/// cores; what one half hands to the other is a number or two a read, in sequence.
+/// Which arrays a step sweeps. Each half of a team sweeps its own, which therefore stay in the L1
+/// and L2 caches of its cores; what one half hands to the other is a number or two per read, in
+/// sequence.
 enum class Sweeps { kKeys, kStates };
 
 enum class Order { kFirstToLast, kLastToFirst };

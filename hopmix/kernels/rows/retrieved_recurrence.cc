@@ -16,7 +16,7 @@ int64_t entries(const RetrievedRecurrenceInputs<T>& in) {
 }
 
 // What one member's rows read, among keys and among states, and for each read P, gate P and a
-// slope.
+// dLoss/dP.
 template <typename A>
 struct MemberReads {
   Reads keys, states;
@@ -41,7 +41,7 @@ class Heads {
         k_(s.length, key_width_),
         z_(s.length, grad_z ? every_hop() : value_width_),
         next_(grad_z ? 0 : s.length, value_width_),
-        slopes_(grad_z ? s.length : 0, every_hop()),
+        dz_(grad_z ? s.length : 0, every_hop()),
         back_k_(out.k ? s.length : 0, key_width_),
         back_v_(out.v ? s.length : 0, value_width_),
         scalars_(2, s.length),
@@ -112,7 +112,7 @@ class Heads {
   Slots slots_;
   int64_t key_width_, value_width_;  // padded
   PaddedRows<A> k_, z_, next_;       // z_: of every hop in the backward, else of one
-  PaddedRows<A> slopes_;             // dLoss/dz of every hop
+  PaddedRows<A> dz_;                 // dLoss/dz of every hop
   PaddedRows<A> back_k_, back_v_, scalars_;
   HeadOf<const T> from_k_, from_v_;
   HeadOf<T> dk_, dv_;
@@ -195,7 +195,7 @@ void Heads<T>::backward(const QueryHead& head, const Member& member) {
 
   for (int64_t i = begin; i < end; ++i) {
     for (int64_t hop = 0; hop <= hops; ++hop) {
-      load_row(head.grad_z[i] + hop * in_.value_width, in_.value_width, slopes_[i] + hop * width);
+      load_row(head.grad_z[i] + hop * in_.value_width, in_.value_width, dz_[i] + hop * width);
     }
     factor[i] = static_cast<A>(in_.scale) * static_cast<A>(*head.gate[i]);
   }
@@ -212,18 +212,18 @@ void Heads<T>::backward(const QueryHead& head, const Member& member) {
   for (int64_t hop = hops; hop >= 1; --hop) {
     for (size_t part = members_.size(); part-- > 0;) {
       const MemberReads<A>& theirs = members_[part];
-      rows_.scatter(theirs.states, theirs.w, columns<const A>(slopes_, hop * width),
-                    slopes_[0] + (hop - 1) * width, from, to);
+      rows_.scatter(theirs.states, theirs.w, columns<const A>(dz_, hop * width),
+                    dz_[0] + (hop - 1) * width, from, to);
     }
   }
   member.sync();
 
   for (int64_t i = begin; dv_ && i < end; ++i) {
-    for (int64_t c = 0; c < width; ++c) back_v_[i][c] += slopes_[i][c];
+    for (int64_t c = 0; c < width; ++c) back_v_[i][c] += dz_[i][c];
   }
   if (want_logits || head.dgate) {
     own.u.resize(own.states.size());
-    rows_.dots(own.states, columns<const A>(slopes_, width), z_[0], hops * width, A{1}, own.u);
+    rows_.dots(own.states, columns<const A>(dz_, width), z_[0], hops * width, A{1}, own.u);
     rows_.softmax_backward(own.states, own.p, own.u, mean + begin,
                            want_logits ? factor + begin : nullptr);
   }

@@ -12,10 +12,10 @@ namespace hopmix::kernels {
 
 /// Rows [b * block, (b + 1) * block) are worked on together. Results do not depend on it.
 ///
-/// Each step of a block sweeps one array (the keys, say), so a long block has the nearer cache to
-/// itself for a while; a short one keeps what it computes for each read, and the slots of a pattern
-/// that uses them again, in the nearest. A team waits for one another at every block. With
-/// `heads` in work together there is that much more for each read.
+/// Each step of a block sweeps one array (the keys, say), so during a long block that array has the
+/// L2 cache to itself; a short block keeps in the L1 cache what it computes for each read, and the
+/// slots of a pattern that reuses them. The members of a team wait for each other at every block.
+/// With `heads` in work together, each read needs that many times more memory.
 struct BlockPlan {
   int64_t length, block;
 

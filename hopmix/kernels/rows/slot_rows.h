@@ -43,30 +43,30 @@ class SlotNumbers {
  public:
   using A = Accumulator<T>;
 
-  explicit SlotNumbers(const Slots& slots) : values_(slots.count()), slopes_(slots.count()) {}
+  explicit SlotNumbers(const Slots& slots) : values_(slots.count()), gradients_(slots.count()) {}
 
   void enter(const Entering& tokens, HeadOf<const T> from) {
     for (int64_t n = 0; n < tokens.count; ++n) {
       const int64_t i = tokens.token(n), slot = tokens.slots->of(i);
       values_[slot] = static_cast<A>(*from[i]);
-      slopes_[slot] = 0;
+      gradients_[slot] = 0;
     }
   }
 
   const A* data() const { return values_.data(); }
 
-  /// Adds the slopes of what rows read, last row first; then those of the rows are complete.
-  void take(const ReadsView& reads, const PerRead<A>& slopes, const Slots& slots, HeadOf<T> out) {
+  /// Adds the gradients of what rows read, last row first; then those of the rows are complete.
+  void take(const ReadsView& reads, const PerRead<A>& d_logits, const Slots& slots, HeadOf<T> out) {
     for (int64_t i = reads.end() - 1; out && i >= reads.begin(); --i) {
       const int32_t* at = reads.slots(i);
-      const A* add = slopes.at(reads, i);
-      for (int64_t r = 0; r < reads.count(i); ++r) slopes_[at[r]] += add[r];
-      *out[i] = static_cast<T>(slopes_[slots.of(i)]);
+      const A* add = d_logits.at(reads, i);
+      for (int64_t r = 0; r < reads.count(i); ++r) gradients_[at[r]] += add[r];
+      *out[i] = static_cast<T>(gradients_[slots.of(i)]);
     }
   }
 
  private:
-  std::vector<A> values_, slopes_;
+  std::vector<A> values_, gradients_;
 };
 
 }  // namespace hopmix::kernels

@@ -164,9 +164,9 @@ HWY_INLINE void backward_states(const ScanPiece<T>& p, const ScanScratch<Accumul
       hn::Store(hn::Mul(dh, x), d, decay_at);
       dx = hn::MulAdd(dh, hn::Set(d, b[i]), dx);
       carried[i] = hn::Mul(dh, decay);
-      const auto slope = hn::Mul(carried[i], before);
-      ddelta = hn::MulAdd(slope, a[i], ddelta);
-      da[i] = hn::MulAdd(slope, delta, da[i]);
+      const auto d_exponent = hn::Mul(carried[i], before);
+      ddelta = hn::MulAdd(d_exponent, a[i], ddelta);
+      da[i] = hn::MulAdd(d_exponent, delta, da[i]);
     }
     hn::Store(dx, d, s.grad_x() + at);
     hn::Store(ddelta, d, s.grad_delta() + at);

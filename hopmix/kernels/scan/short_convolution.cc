@@ -14,12 +14,12 @@ namespace {
 // weights have one order.
 constexpr int64_t kTokens = 256, kChannels = 64;
 
-struct Task {
+struct TokenRange {
   int64_t sequence, begin, end;
 };
 
-std::vector<Task> pieces_of(const Sequences& sequences) {
-  std::vector<Task> all;
+std::vector<TokenRange> token_ranges(const Sequences& sequences) {
+  std::vector<TokenRange> all;
   for (int64_t n = 0; n < sequences.count(); ++n) {
     for (int64_t begin = 0; begin < sequences.list[n].length; begin += kTokens) {
       all.push_back({n, begin, std::min(begin + kTokens, sequences.list[n].length)});
@@ -90,17 +90,17 @@ class Columns {
 // width) for every piece and block of channels.
 template <typename T, typename Body>
 void for_each_piece(const ShortConvolutionInputs<T>& in, const PaddedRows<Accumulator<T>>& weights,
-                    const std::vector<Task>& tasks, const Body& body) {
+                    const std::vector<TokenRange>& ranges, const Body& body) {
   const int64_t blocks = (in.width + kChannels - 1) / kChannels;
   const int64_t entries = in.sequences.tokens() * in.width;
-  parallel_tasks(static_cast<int64_t>(tasks.size()) * blocks, entries, [&](int64_t index) {
-    const Task& task = tasks[index / blocks];
-    const Sequence& s = in.sequences.list[task.sequence];
+  parallel_tasks(static_cast<int64_t>(ranges.size()) * blocks, entries, [&](int64_t index) {
+    const TokenRange& range = ranges[index / blocks];
+    const Sequence& s = in.sequences.list[range.sequence];
     const int64_t first = index % blocks * kChannels, width = std::min(kChannels, in.width - first);
     const int64_t at = head_offset(in.sequences.first_token(s), 1, 0, in.width) + first;
     ConvolutionPiece<T> piece{};
-    piece.begin = task.begin;
-    piece.end = task.end;
+    piece.begin = range.begin;
+    piece.end = range.end;
     piece.length = s.length;
     piece.width = padded(width);
     piece.taps = in.taps;
@@ -117,7 +117,7 @@ template <typename T>
 void short_convolution(const ShortConvolutionInputs<T>& in, T* y) {
   const auto loops = short_convolution_loops<T>();
   const auto weights = rows_of_weights(in);
-  for_each_piece<T>(in, weights, pieces_of(in.sequences),
+  for_each_piece<T>(in, weights, token_ranges(in.sequences),
                     [&](ConvolutionPiece<T>& piece, int64_t, int64_t at, int64_t, int64_t width) {
                       const int64_t from = std::max<int64_t>(0, piece.begin - in.taps + 1);
                       Columns<T> input(in.width, width, from, piece.end);
@@ -136,12 +136,12 @@ void short_convolution_backward(const ShortConvolutionInputs<T>& in, const T* gr
   using A = Accumulator<T>;
   const auto loops = short_convolution_loops<T>();
   const auto weights = rows_of_weights(in);
-  const std::vector<Task> tasks = pieces_of(in.sequences);
+  const std::vector<TokenRange> ranges = token_ranges(in.sequences);
   const bool sums_wanted = out.weight || out.bias;
   const int64_t sums_size = (in.taps + 1) * weights.view().stride;
-  const Buffer<A> sums(sums_wanted ? static_cast<int64_t>(tasks.size()) * sums_size : 0);
+  const Buffer<A> sums(sums_wanted ? static_cast<int64_t>(ranges.size()) * sums_size : 0);
   for_each_piece<T>(
-      in, weights, tasks,
+      in, weights, ranges,
       [&](ConvolutionPiece<T>& piece, int64_t task, int64_t at, int64_t first, int64_t width) {
         const int64_t from = std::max<int64_t>(0, piece.begin - in.taps + 1);
         const int64_t to = std::min(piece.length, piece.end + in.taps - 1);
@@ -158,7 +158,7 @@ void short_convolution_backward(const ShortConvolutionInputs<T>& in, const T* gr
   if (!sums_wanted) return;
   const Buffer<A> totals(sums_size);
   std::fill_n(totals.data(), sums_size, A{0});
-  for (size_t task = 0; task < tasks.size(); ++task) {
+  for (size_t task = 0; task < ranges.size(); ++task) {
     const A* add = sums.data() + static_cast<int64_t>(task) * sums_size;
     for (int64_t i = 0; i < sums_size; ++i) totals.data()[i] += add[i];
   }

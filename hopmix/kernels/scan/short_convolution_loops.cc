@@ -69,20 +69,20 @@ HWY_INLINE void backward_column(const ConvolutionPiece<T>& p, int64_t c, const T
   for (int64_t t = std::min(p.end + taps - 1, p.length) - 1; t >= p.begin; --t) {
     Vec<A> before[array_size(kTaps)];
     for (int64_t j = 0; j < taps; ++j) before[j] = token_before(x, p.stride, t, j);
-    auto slope = load_as(grad_y + t * p.stride + c);
+    auto d_sum = load_as(grad_y + t * p.stride + c);
     if (p.silu) {
       auto s = bias;
       for (int64_t j = 0; j < taps; ++j) s = hn::MulAdd(w[j], before[j], s);
       const auto gate = sigmoid_of(s);
       const auto bend = hn::MulAdd(s, hn::Sub(one, gate), one);
-      slope = hn::Mul(slope, hn::Mul(gate, bend));
+      d_sum = hn::Mul(d_sum, hn::Mul(gate, bend));
     }
     for (int64_t j = taps - 1; j > 0; --j) ds[j] = ds[j - 1];
-    ds[0] = slope;
+    ds[0] = d_sum;
     if (t >= p.end) continue;
     if (sums) {
-      for (int64_t j = 0; j < taps; ++j) sum[j] = hn::MulAdd(slope, before[j], sum[j]);
-      sum_bias = hn::Add(sum_bias, slope);
+      for (int64_t j = 0; j < taps; ++j) sum[j] = hn::MulAdd(d_sum, before[j], sum[j]);
+      sum_bias = hn::Add(sum_bias, d_sum);
     }
     if (dx) {
       auto back = hn::Mul(w[0], ds[0]);

@@ -94,11 +94,11 @@ struct Problem {
           for (int64_t j = 0; j < shape.taps && j <= t; ++j) sum += in_w[tap(j)] * in_x[at(t - j)];
           const double gate = 1 / (1 + std::exp(-sum));
           e_y[at(t)] = shape.silu ? sum * gate : sum;
-          const double slope = in_g[at(t)] * (shape.silu ? gate + sum * gate * (1 - gate) : 1);
-          e_bias[c] += slope;
+          const double d_sum = in_g[at(t)] * (shape.silu ? gate + sum * gate * (1 - gate) : 1);
+          e_bias[c] += d_sum;
           for (int64_t j = 0; j < shape.taps && j <= t; ++j) {
-            e_weight[tap(j)] += slope * in_x[at(t - j)];
-            e_x[at(t - j)] += slope * in_w[tap(j)];
+            e_weight[tap(j)] += d_sum * in_x[at(t - j)];
+            e_x[at(t - j)] += d_sum * in_w[tap(j)];
           }
         }
       }
