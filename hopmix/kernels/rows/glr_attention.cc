@@ -213,27 +213,21 @@ class Heads {
 
 template <typename T>
 void glr_attention(const GlrAttentionInputs<T>& in, T* y) {
-  for_each_head(
-      in.sequences, in.heads, in.sequences.tokens() * in.heads * in.value_width,
-      padded(in.value_width) / kPad,
-      [&](int64_t sequence, int64_t head, int64_t team) {
-        return Heads<T>(in, {in, sequence, head, 1}, y, nullptr, nullptr, {}, team);
-      },
-      &Heads<T>::forward);
+  const auto make = [&](const HeadGroup& group, int64_t team) {
+    return Heads<T>(in, group, y, nullptr, nullptr, {}, team);
+  };
+  for_each_group(in, 1, padded(in.value_width) / kPad, make, &Heads<T>::forward);
 }
 
+// A task owns a key/value head, so the sums into dk and dv have one order.
 template <typename T>
 void glr_attention_backward(const GlrAttentionInputs<T>& in, const T* y, const T* grad_y,
                             const GlrAttentionGradients<T>& out) {
+  const auto make = [&](const HeadGroup& group, int64_t team) {
+    return Heads<T>(in, group, nullptr, y, grad_y, out, team);
+  };
   const int64_t group = in.heads / in.kv_heads;
-  // A task owns a key/value head, so the sums into dk and dv have one order.
-  for_each_head(
-      in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width,
-      padded(in.value_width) / kPad,
-      [&](int64_t sequence, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, {in, sequence, kv_head * group, group}, nullptr, y, grad_y, out, team);
-      },
-      &Heads<T>::backward);
+  for_each_group(in, group, padded(in.value_width) / kPad, make, &Heads<T>::backward);
 }
 
 template void glr_attention(const GlrAttentionInputs<float>&, float*);

@@ -11,6 +11,7 @@
 #include "hopmix/kernels/base/padded.h"
 #include "hopmix/kernels/base/parallel.h"
 #include "hopmix/kernels/base/sequences.h"
+#include "hopmix/kernels/rows/head_rows.h"
 #include "hopmix/kernels/rows/row_blocks.h"
 #include "hopmix/kernels/rows/row_loops.h"
 #include "hopmix/kernels/rows/rows.h"
@@ -274,6 +275,19 @@ void for_each_head(const Sequences& all, int64_t heads, int64_t entries, int64_t
       all.count() * heads, entries, most,
       [&](int64_t task, int64_t team) { return make(task / heads, task % heads, team); },
       [&](int64_t, Task& task, const Member& member) { (task.*run)(member); });
+}
+
+/// The same for groups of `together` query heads that share a key/value head: make(group, team).
+template <typename Inputs, typename Make, typename Task>
+void for_each_group(const Inputs& in, int64_t together, int64_t most, const Make& make,
+                    void (Task::*run)(const Member&)) {
+  const int64_t groups = together == 0 ? 0 : in.heads / together;
+  for_each_head(
+      in.sequences, groups, in.sequences.tokens() * in.heads * in.value_width, most,
+      [&](int64_t sequence, int64_t group, int64_t team) {
+        return make(HeadGroup(in, sequence, group * together, together), team);
+      },
+      run);
 }
 
 }  // namespace hopmix::kernels

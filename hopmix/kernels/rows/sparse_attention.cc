@@ -206,29 +206,23 @@ class Heads {
 
 template <typename T>
 void sparse_attention(const SparseAttentionInputs<T>& in, T* y) {
+  const auto make = [&](const HeadGroup& group, int64_t team) {
+    return Heads<T>(in, group, y, nullptr, {}, team);
+  };
   // Heads that read the same keys go together unless threads would be left without work.
   const int64_t all = in.sequences.count() * in.kv_heads;
   const int64_t together = all >= omp_get_max_threads() ? in.heads / in.kv_heads : 1;
-  for_each_head(
-      in.sequences, in.heads / together, in.sequences.tokens() * in.heads * in.value_width,
-      kAnyTeam,
-      [&](int64_t sequence, int64_t task, int64_t team) {
-        return Heads<T>(in, {in, sequence, task * together, together}, y, nullptr, {}, team);
-      },
-      &Heads<T>::forward);
+  for_each_group(in, together, kAnyTeam, make, &Heads<T>::forward);
 }
 
+// A task owns a key/value head, so the sums into dk and dv have one order.
 template <typename T>
 void sparse_attention_backward(const SparseAttentionInputs<T>& in, const T* grad_y,
                                const SparseAttentionGradients<T>& out) {
-  const int64_t group = in.heads / in.kv_heads;
-  // A task owns a key/value head, so the sums into dk and dv have one order.
-  for_each_head(
-      in.sequences, in.kv_heads, in.sequences.tokens() * in.heads * in.value_width, kAnyTeam,
-      [&](int64_t sequence, int64_t kv_head, int64_t team) {
-        return Heads<T>(in, {in, sequence, kv_head * group, group}, nullptr, grad_y, out, team);
-      },
-      &Heads<T>::backward);
+  const auto make = [&](const HeadGroup& group, int64_t team) {
+    return Heads<T>(in, group, nullptr, grad_y, out, team);
+  };
+  for_each_group(in, in.heads / in.kv_heads, kAnyTeam, make, &Heads<T>::backward);
 }
 
 template void sparse_attention(const SparseAttentionInputs<float>&, float*);
