@@ -90,8 +90,10 @@ def main():
     parser.parse_args()
     torch.ops.load_library(os.environ.get("HOPMIX_LIB", str(ROOT / "build/lib/libhopmix_ops.so")))
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        for name, operator, inputs, rest in cases(dtype):
-            print(f"{str(dtype).removeprefix('torch.'):9} {name:32} {checksum(operator, inputs, rest)}", flush=True)
+        for kv_heads in (2, 4):  # heads that share keys, and heads with keys of their own
+            for name, operator, inputs, rest in cases(dtype, G=kv_heads):
+                label = f"{str(dtype).removeprefix('torch.'):9} {name:32} G {kv_heads}"
+                print(f"{label} {checksum(operator, inputs, rest)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -163,16 +163,16 @@ struct HeadRange {
   int64_t first, count, step;
 };
 
-/// Calls body(chunk, x, n) for every chunk n of a sequence, in order or in reverse, and each head x
-/// of `range`.
+/// Calls body(chunk, x, n) for every chunk n of a sequence and each head x of `range`, in order or
+/// in exactly the reverse, so that a rule may keep a stack.
 template <typename Body>
 void for_chunks(const ChunkedSizes& sizes, const Sequence& s, const HeadRange& range,
                 bool backwards, const Body& body) {
   const int64_t count = (s.length + kChunk - 1) / kChunk;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = backwards ? count - 1 - i : i, first = n * kChunk;
-    for (int64_t x = 0; x < range.count; ++x) {
-      const int64_t head = range.first + x * range.step;
+    for (int64_t j = 0; j < range.count; ++j) {
+      const int64_t x = backwards ? range.count - 1 - j : j, head = range.first + x * range.step;
       body(Chunk{sizes.sequences.first_token(s) + first, std::min(kChunk, s.length - first), head,
                  head / sizes.group(), n + 1 == count},
            x, n);

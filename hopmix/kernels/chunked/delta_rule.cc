@@ -49,7 +49,7 @@ class DeltaRule {
     delta_.enter(chunk, nullptr, tiles.k);
     solve(n, tiles.v, state_.right(state, keys_, values_), /*errors=*/true);
     advance_state(n, right_.right(u_.data(), n, values_), state);
-    kept_.push_back({chunk.token, Memory(n * values_)});
+    kept_.push_back({chunk.token, chunk.head, Memory(n * values_)});
     std::copy_n(w_.data(), n * values_, kept_.back().w.data());
     release_gemm();
   }
@@ -97,7 +97,7 @@ class DeltaRule {
 
   // W of a chunk, from the walk that found the states.
   struct Errors {
-    int64_t token;
+    int64_t token, head;
     Memory w;
   };
 
@@ -115,7 +115,9 @@ class DeltaRule {
   /// W and U again: kept, but for the last chunk, whose W the walk over the states did not need.
   void find_errors(const Chunk& chunk, const A* v, const A* state) {
     const int64_t n = chunk.rows();
-    if (kept_.empty() || kept_.back().token != chunk.token) {
+    const bool kept =
+        !kept_.empty() && kept_.back().token == chunk.token && kept_.back().head == chunk.head;
+    if (!kept) {
       solve(n, v, state_.right(state, keys_, values_), /*errors=*/true);
       return;
     }
