@@ -4,7 +4,7 @@ BUILD := build
 CMAKE_FLAGS ?= $(if $(CI),-DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test build configure setup lint format bench performance data clean
+.PHONY: demo test test-asan test-tsan test-fuzz build configure setup lint format bench performance data clean
 
 demo: configure
 	@cmake --build --preset release -j $(JOBS) --target hopmix
@@ -13,6 +13,15 @@ demo: configure
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure --progress -j $(JOBS)
 	@.venv/bin/python -m pytest -q tests
+
+test-asan: setup
+	@scripts/sanitize.sh asan
+
+test-tsan: setup
+	@scripts/sanitize.sh tsan
+
+test-fuzz: build
+	@scripts/fuzz.sh
 
 build: configure
 	@cmake --build --preset release -j $(JOBS)

@@ -341,7 +341,7 @@ def mlp(x, up, up_bias, down, down_bias):
 
 
 def rope(x, cos, sin):
-    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.complex(cos, sin).unsqueeze(2)
+    turned = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2))) * torch.complex(cos, sin).unsqueeze(2)
     return torch.view_as_real(turned).flatten(-2)
 
 

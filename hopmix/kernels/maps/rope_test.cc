@@ -15,8 +15,9 @@ TYPED_TEST_SUITE(RopeTest, StorageTypes);
 
 TYPED_TEST(RopeTest, TurnsPairsAndBack) {
   using T = TypeParam;
-  for (const auto& [batch, time, heads, pairs] :
+  for (const auto& shape :
        {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 65, 3, 10}, {1, 100, 2, 32}, {2, 0, 1, 3}}) {
+    const int64_t batch = shape[0], time = shape[1], heads = shape[2], pairs = shape[3];
     for (const bool each_row : {false, true}) {
       const int64_t size = batch * time * heads * 2 * pairs;
       const auto x = random_values<T>(size, 1);
