@@ -6,7 +6,7 @@
 
 int main() {
   const torch::NoGradGuard no_grad;
-  hopmix::nn::Glr mixer({{.width = 64, .heads = 4}, "cached(k^2+1)"});
+  hopmix::nn::Glr mixer({{.width = 64, .heads = 4}, hopmix::Pattern("cached(k^2+1)", 1000)});
   hopmix::nn::Context context;
   const torch::Tensor x = torch::randn({1, 1000, 64});
   const torch::Tensor whole = mixer.forward(x, context);  // [batch, time, width]

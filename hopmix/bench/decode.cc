@@ -13,7 +13,7 @@
 #include "hopmix/base/text_table.h"
 #include "hopmix/bench/interleave.h"
 #include "hopmix/bench/statistics.h"
-#include "hopmix/nn/past.h"
+#include "hopmix/nn/pattern_cache.h"
 #include "hopmix/nn/registry.h"
 
 namespace hopmix::bench {
@@ -36,14 +36,17 @@ class Decoder {
                                      .heads = shape.heads,
                                      .length = 1024,
                                      .mem = std::make_shared<nn::Publications>()};
+    std::vector<nn::MixerPlan> plans;
     for (config::Table& block : table.tables("blocks")) {
-      mixers_.push_back(nn::make_mixer(block, defaults));
+      plans.push_back(nn::read_mixer(block, defaults));
       block.finish();
     }
-    begin();  // after all readers of a cache have registered
+    for (const nn::MixerPlan& plan : plans) mixers_.push_back(plan.build());
+    begin();
     for (nn::State& state : states_) {
       state.position = length;
-      if (!which.pattern.empty()) nn::Past(which.pattern).fill(state, length);
+      if (which.pattern.empty()) continue;
+      nn::PatternCache(Pattern(which.pattern, 1), {}).fill(state, length);
     }
     if (bounded_) filled_ = states_;
   }

@@ -39,8 +39,9 @@ struct DecodeResult {
 };
 
 /// Times steps of one sequence, with all cases and lengths interleaved at random. The context is
-/// never read: the states are filled with as many random entries as they would hold (nn/past.h).
-/// Returns fewer results, or none, if stopped. Threads and repetitions come from `settings`.
+/// never read: the states are filled with as many random entries as they would hold
+/// (nn/pattern_cache.h). Returns fewer results, or none, if stopped. Threads and repetitions come
+/// from `settings`.
 std::vector<DecodeResult> measure_decoding(const std::vector<DecodeCase>& cases,
                                            const DecodeShape& shape, const Settings& settings,
                                            const Hooks& hooks);

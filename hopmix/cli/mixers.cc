@@ -17,10 +17,10 @@ int64_t default_state_bytes(const nn::MixerEntry& entry) {
     keys.insert("mem", "cache");
     toml::table of_publisher = keys;
     config::Table table(of_publisher);
-    nn::find_mixer("attention").make(table, defaults);
+    nn::find_mixer("attention").read(table, defaults);
   }
   config::Table table(keys);
-  return entry.make(table, defaults)->state_bytes(kTokens);
+  return entry.read(table, defaults).build()->state_bytes(kTokens);
 }
 
 void print_table() {

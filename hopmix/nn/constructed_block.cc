@@ -17,11 +17,11 @@ constexpr double kBeta = 64;
 
 Tensor parameter(Mixer& mixer, const std::string& name) { return mixer.named_parameters()[name]; }
 
-std::shared_ptr<Mixer> make(toml::table keys, const BlockDefaults& defaults) {
+MixerPlan read(toml::table keys, const BlockDefaults& defaults) {
   config::Table table(keys);
-  const auto mixer = make_mixer(table, defaults);
+  const MixerPlan plan = read_mixer(table, defaults);
   table.finish();
-  return mixer;
+  return plan;
 }
 
 int64_t root(int64_t n) {
@@ -45,15 +45,17 @@ ConstructedBlock::ConstructedBlock(const ConstructedBlockConfig& config)
   while (key < m + circle) key *= 4;
 
   BlockDefaults defaults{.width = width_, .heads = 1, .token_shift = false};
-  full_ = make(toml::table{{"mixer", "attention"}, {"mem", "functions"}, {"head_width", key}},
-               defaults);
+  const MixerPlan full = read(
+      toml::table{{"mixer", "attention"}, {"mem", "functions"}, {"head_width", key}}, defaults);
   toml::array ones;
   for (int64_t hop = 0; hop < m; ++hop) ones.push_back(1);
-  mura_ = make(toml::table{{"mixer", "mura"},
-                           {"mem", "functions"},
-                           {"widths", ones},
-                           {"set", config.cumulative ? "cumulative" : "exact"}},
-               defaults);
+  const MixerPlan mura = read(toml::table{{"mixer", "mura"},
+                                          {"mem", "functions"},
+                                          {"widths", ones},
+                                          {"set", config.cumulative ? "cumulative" : "exact"}},
+                              defaults);
+  full_ = full.build();
+  mura_ = mura.build();
 
   const torch::NoGradGuard no_grad;
   for (const auto& mixer : {full_, mura_}) {

@@ -3,8 +3,6 @@
 #include <bit>
 
 #include "hopmix/base/error.h"
-#include "hopmix/nn/heads.h"
-#include "hopmix/nn/recurrent_state.h"
 #include "hopmix/ops/fenwick.h"
 
 namespace hopmix::nn {
@@ -25,13 +23,14 @@ void check_levels(int64_t levels, int64_t tokens) {
               std::to_string(needed) + " for " + std::to_string(tokens) + " tokens");
 }
 
-void FenwickState::init(int64_t batch, torch::TensorOptions options, State& state) const {
-  state.tensors["S"] = torch::zeros({batch, 0, heads, keys, values}, state_options(options));
+StateParts fenwick_state(int64_t heads, int64_t keys, int64_t values) {
+  return {{"S", {{0, heads, keys, values}, StateType::kSums}}};
 }
 
-int64_t FenwickState::bytes(int64_t t, int64_t element) const {
-  return std::popcount(static_cast<uint64_t>(t)) * heads * keys * values *
-         std::max<int64_t>(element, 4);
+int64_t fenwick_bytes(const State& initial, int64_t t) {
+  const Tensor& s = initial.tensors.at("S");
+  return std::popcount(static_cast<uint64_t>(t)) * c10::multiply_integers(s.sizes().slice(2)) *
+         s.element_size();
 }
 
 Tensor fenwick_step(const Tensor& carried, const Tensor& written, const Tensor& q,

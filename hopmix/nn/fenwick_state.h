@@ -26,16 +26,12 @@ class LevelFactors : public torch::nn::Module {
 /// Throws Error if a text of this many tokens needs more levels.
 void check_levels(int64_t levels, int64_t tokens);
 
-/// state["S"] [B,buckets,heads,keys,values], nearest bucket first; there are as many buckets as the
-/// number of past tokens has bits set. float32 for narrower parameters, like all states.
-struct FenwickState {
-  int64_t heads, keys, values;
+/// The state "S" [B,buckets,heads,keys,values], nearest bucket first; there are as many buckets as
+/// the number of past tokens has bits set.
+StateParts fenwick_state(int64_t heads, int64_t keys, int64_t values);
 
-  void init(int64_t batch, torch::TensorOptions options, State& state) const;
-
-  /// Bytes for one sequence after t tokens, given parameters of `element` bytes.
-  int64_t bytes(int64_t t, int64_t element) const;
-};
+/// Bytes of its buckets for one sequence after t tokens, given the initial state.
+int64_t fenwick_bytes(const State& initial, int64_t t);
 
 /// Processes one token, at state.position. Its past buckets have become `carried`
 /// [B,buckets,H,K,V]; the token writes `written` [B,H,K,V] and reads with q [B,H,K], weighted by

@@ -1,7 +1,6 @@
 // The matrix state of each head in linear recurrences.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 
@@ -10,20 +9,10 @@
 
 namespace hopmix::nn {
 
-/// state["S"] [B,heads,keys,values], zero; float32 for narrower parameters, because it accumulates
-/// over time.
-struct MatrixState {
-  int64_t heads, keys, values;
-
-  void init(int64_t batch, torch::TensorOptions options, State& state) const {
-    const auto type = options.dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
-    state.tensors["S"] = torch::zeros({batch, heads, keys, values}, options.dtype(type));
-  }
-  /// Bytes for one sequence, given parameters of `element` bytes.
-  int64_t bytes(int64_t element) const {
-    return heads * keys * values * std::max<int64_t>(element, 4);
-  }
-};
+/// The state "S" of recurrences with a matrix a head, zero at first.
+inline StateParts matrix_state(int64_t heads, int64_t keys, int64_t values) {
+  return {{"S", {{heads, keys, values}, StateType::kSums}}};
+}
 
 /// The recurrence's inputs besides q, k and v, as for ops::matrix_step_; undefined where it has
 /// none.

@@ -1,8 +1,7 @@
 #include "hopmix/nn/mixer.h"
 
-#include <vector>
-
 #include "hopmix/nn/by_sequence.h"
+#include "hopmix/nn/recurrent_state.h"
 
 namespace hopmix::nn {
 namespace {
@@ -28,6 +27,32 @@ int64_t State::bytes() const {
 
 void make_own(Tensor& tensor) {
   if (tensor.use_count() > 1 || tensor.storage().use_count() > 1) tensor = tensor.clone();
+}
+
+torch::TensorOptions state_options(const torch::TensorOptions& parameters, StateType type) {
+  if (type == StateType::kPositions) return parameters.dtype(torch::kInt32);
+  if (type == StateType::kParameters) return parameters;
+  return parameters.dtype(state_type(c10::typeMetaToScalarType(parameters.dtype())));
+}
+
+void Mixer::keep(const StateParts& parts) {
+  for (const auto& [name, part] : parts) kept_[name] = part;
+}
+
+State Mixer::initial_state(int64_t batch) const {
+  State state;
+  for (const auto& [name, part] : kept_) {
+    std::vector<int64_t> sizes = {batch};
+    sizes.insert(sizes.end(), part.sizes.begin(), part.sizes.end());
+    state.tensors[name] = torch::zeros(sizes, state_options(options(), part.type));
+  }
+  return state;
+}
+
+int64_t Mixer::state_bytes(int64_t) const { return initial_state(1).bytes(); }
+
+Tensor Mixer::step(const Tensor& x, State& state, Context& context) {
+  return prefill(x.unsqueeze(1), state, context).squeeze(1);
 }
 
 Tensor Mixer::prefill(const Tensor& x, State& state, Context& context) {

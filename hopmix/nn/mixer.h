@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "hopmix/nn/packing.h"
 
@@ -15,26 +17,11 @@ namespace hopmix::nn {
 
 using torch::Tensor;
 
-/// The best positions of tokens by an attention's scores; undefined if no reader asked for them.
-struct Selection {
-  Tensor indices;  // int32 [B,T,H,kappa], best first, -1 padded; in a step, T = 1, the newest token
-  Tensor pointers;  // in a step: int32 [B,n,H,kept], for all tokens
-};
-
-/// What a layer publishes for later layers, under a name (`mem` in a config). In a step, q belongs
-/// to the newest token, [B,1,H,D], while k and v cover all tokens.
-struct SharedCache {
-  Tensor q;                      // [B,T,H,D]
-  Tensor k, v;                   // [B,T,KV heads,D]
-  Selection with_self, earlier;  // among all tokens up to this one; among strictly earlier ones
-  std::map<std::string, Tensor> neighborhoods;  // by request: computed once, read by many layers
-
-  const Selection& selection(bool include_self) const { return include_self ? with_self : earlier; }
-};
+struct SharedCache;  // nn/shared_cache.h
 
 /// Passed through the layers in one forward pass or one step.
 struct Context {
-  std::map<std::string, SharedCache> mem;
+  std::map<std::string, std::shared_ptr<SharedCache>> mem;  // what layers published, by name
   Packing packing;  // in a forward pass: the sequences packed in a row
   Tensor rows;      // int64 [n], indices into the flattened [B,T]: outputs wanted, if not all
 
@@ -55,6 +42,19 @@ struct State {
   int64_t bytes() const;
 };
 
+/// The type of a state's tensor: that of the parameters; float32, or float64 as the parameters, for
+/// sums over time; int32 for positions.
+enum class StateType { kParameters, kSums, kPositions };
+
+torch::TensorOptions state_options(const torch::TensorOptions& parameters, StateType type);
+
+/// A tensor of a state before the first token: zeros [B,sizes...].
+struct StatePart {
+  std::vector<int64_t> sizes;
+  StateType type = StateType::kParameters;
+};
+using StateParts = std::map<std::string, StatePart>;
+
 /// Call before writing to `tensor` of a state: copies it if a fork or a view shares its memory.
 void make_own(Tensor& tensor);
 
@@ -65,13 +65,14 @@ class Mixer : public torch::nn::Module {
   /// `context.packing`, only on those of its own sequence, as if it were alone.
   virtual Tensor forward(const Tensor& x, Context& context) = 0;
 
-  /// The state of `batch` sequences before the first token.
-  virtual State initial_state(int64_t batch) const = 0;
+  /// The state of `batch` sequences before the first token: what the constructor declared.
+  virtual State initial_state(int64_t batch) const;
 
   /// x [B,width], token `state.position` of each sequence -> [B,width], equal to that row of
   /// `forward` up to rounding. Advances the state by one token. For decoding only: no gradients
-  /// flow through the state.
-  virtual Tensor step(const Tensor& x, State& state, Context& context) = 0;
+  /// flow through the state. The default implementation is a prefill of one token: a mixer
+  /// implements one of the two.
+  virtual Tensor step(const Tensor& x, State& state, Context& context);
 
   /// x [B,T,width], T >= 1, the next T tokens of each sequence -> [B,T,width]. Equivalent to T
   /// steps, up to rounding, including the state. The default implementation steps token by token.
@@ -95,17 +96,23 @@ class Mixer : public torch::nn::Module {
   /// before the next token, because readers need the caches as they were at that token.
   virtual bool shares_cache() const { return false; }
 
-  /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates.
-  virtual int64_t state_bytes(int64_t t) const = 0;
+  /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates. By
+  /// default those of the initial state.
+  virtual int64_t state_bytes(int64_t t) const;
 
   /// Whether outputs are [...,hops,width] instead: one vector per readout of the model. Allowed
   /// only in a model's last block.
   virtual bool one_vector_a_hop() const { return false; }
 
  protected:
-  /// Bytes per parameter element.
-  int64_t element_size() const { return parameters().front().element_size(); }
+  /// Declares tensors of the state; a later declaration of a name counts.
+  void keep(const StateParts& parts);
+
+  /// Of the parameters.
   torch::TensorOptions options() const { return parameters().front().options(); }
+
+ private:
+  StateParts kept_;
 };
 
 }  // namespace hopmix::nn

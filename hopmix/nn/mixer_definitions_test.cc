@@ -19,7 +19,8 @@ TEST(Glr, OnDenseTheSameReadByReadAndByBlocks) {
     torch::manual_seed(3);
     toml::table keys{{"pattern", pattern}};
     config::Table table(keys);
-    const auto mixer = find_mixer("glr").make(table, BlockDefaults{.width = 24, .heads = 4});
+    const auto mixer =
+        find_mixer("glr").read(table, BlockDefaults{.width = 24, .heads = 4}).build();
     mixer->to(torch::kFloat64);
     return mixer;
   };
@@ -39,7 +40,7 @@ TEST(SlidingWindowRecurrence, WithLongBlocksTheGatedRecurrence) {
     toml::table keys = config::parse(text, name);
     torch::manual_seed(3);
     config::Table table(keys);
-    const auto mixer = find_mixer(name).make(table, BlockDefaults{.width = 24, .heads = 4});
+    const auto mixer = find_mixer(name).read(table, BlockDefaults{.width = 24, .heads = 4}).build();
     torch::manual_seed(4);
     Context context;
     return mixer->forward(torch::randn({2, 60, 24}), context);
@@ -55,7 +56,8 @@ TEST(SlidingWindowRecurrence, WithLongBlocksTheGatedRecurrence) {
 TEST(Griffin, GradientsAreFiniteWhereNothingDecays) {
   toml::table keys;
   config::Table table(keys);
-  const auto mixer = find_mixer("griffin").make(table, BlockDefaults{.width = 24, .heads = 4});
+  const auto mixer =
+      find_mixer("griffin").read(table, BlockDefaults{.width = 24, .heads = 4}).build();
   {
     const torch::NoGradGuard no_grad;
     mixer->named_parameters()["lambda"].fill_(-200);
@@ -77,8 +79,9 @@ TEST(Chimera, IsTheResolventOfTheGraph) {
   write_matrix_market(file, graph);
   toml::table keys{{"pattern", "dag(" + file.string() + ")"}, {"state", states}};
   config::Table table(keys);
-  const auto mixer = find_mixer("chimera").make(
-      table, BlockDefaults{.width = width, .heads = heads, .length = time});
+  const auto mixer = find_mixer("chimera")
+                         .read(table, BlockDefaults{.width = width, .heads = heads, .length = time})
+                         .build();
   mixer->to(torch::kFloat64);
   const torch::NoGradGuard no_grad;
   const Tensor x = torch::randn({1, time, width}, torch::kFloat64);
@@ -123,7 +126,7 @@ TEST(LogLinear, ATextLongerThanItsLevelsIsAnError) {
   toml::table keys{{"levels", 4}};
   config::Table table(keys);
   const auto mixer =
-      find_mixer("log_linear_mamba2").make(table, BlockDefaults{.width = 24, .heads = 4});
+      find_mixer("log_linear_mamba2").read(table, BlockDefaults{.width = 24, .heads = 4}).build();
   const torch::NoGradGuard no_grad;
   Context context;
   mixer->forward(torch::randn({1, 8, 24}), context);
@@ -146,7 +149,8 @@ TEST_P(DefinitionTest, GlrIsTheDenseSolve) {
   torch::manual_seed(3);
   toml::table keys{{"pattern", "k^2+1"}, {"coefficients", GetParam()}};
   config::Table table(keys);
-  const auto mixer = find_mixer("glr").make(table, BlockDefaults{.width = width, .heads = heads});
+  const auto mixer =
+      find_mixer("glr").read(table, BlockDefaults{.width = width, .heads = heads}).build();
   mixer->to(torch::kFloat64);
   const torch::NoGradGuard no_grad;
   const Tensor x = torch::randn({1, time, width}, torch::kFloat64);

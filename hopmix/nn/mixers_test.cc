@@ -170,21 +170,22 @@ class MixerTest : public testing::TestWithParam<Case> {
     torch::manual_seed(1);
     toml::table keys = config::parse(GetParam().keys, GetParam().label);
     const BlockDefaults defaults{.width = kWidth, .heads = 4};
-    std::shared_ptr<Mixer> publisher;
+    std::optional<MixerPlan> publisher;
     if (keys.contains("publisher")) {
       toml::table from = *keys["publisher"].as_table();
       from.insert("mem", "m");
       config::Table table(from);
-      publisher = find_mixer("attention").make(table, defaults);
+      publisher = find_mixer("attention").read(table, defaults);
       table.finish();
       keys.erase("publisher");
       keys.insert("mem", "m");
     }
     config::Table table(keys);
-    const auto mixer = find_mixer(GetParam().mixer).make(table, defaults);
+    const MixerPlan mixer = find_mixer(GetParam().mixer).read(table, defaults);
     table.finish();
-    if (!publisher) return mixer;
-    return std::make_shared<Reading>(publisher, mixer);
+    if (!publisher) return mixer.build();
+    const std::shared_ptr<Mixer> first = publisher->build();
+    return std::make_shared<Reading>(first, mixer.build());
   }
 
   static Tensor input(int64_t batch, int64_t time) {

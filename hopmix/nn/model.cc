@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "hopmix/nn/heads.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -326,13 +325,13 @@ int64_t LanguageModel::parameter_count() const {
 namespace {
 
 // The number of blocks before each readout of a task with several.
-void read_readouts(config::Table& table, const std::vector<std::shared_ptr<Mixer>>& mixers,
+void read_readouts(config::Table& table, const std::vector<MixerPlan>& mixers,
                    ModelConfig& config) {
   config.shared_head = table.get("shared_head", config.shared_head);
   config.read_after = table.integers("read_after");
   if (config.read_after.empty()) return;
   const auto blocks = static_cast<int64_t>(mixers.size());
-  if (mixers.back()->one_vector_a_hop()) {
+  if (mixers.back().one_vector_a_hop) {
     throw table.bad("read_after",
                     "must be omitted: the last block returns a vector for each readout");
   }
@@ -369,23 +368,25 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   defaults.rope = config.positions == "rope";
   defaults.end = config.max_length;
 
-  std::vector<std::shared_ptr<Mixer>> mixers;
+  std::vector<MixerPlan> plans;
   for (config::Table& block : table.tables("blocks")) {
     block.require("mixer");  // read first, so that errors list it first
     const int64_t repeat = block.get_at_least("repeat", 1, 1);
     for (int64_t i = 0; i < repeat; ++i) {
-      if (!mixers.empty() && mixers.back()->one_vector_a_hop()) {
+      if (!plans.empty() && plans.back().one_vector_a_hop) {
         throw block.bad(
             "mixer",
             "follows a block that returns one vector per hop, which must be the last block");
       }
-      mixers.push_back(make_mixer(block, defaults));
+      plans.push_back(read_mixer(block, defaults));
     }
     block.finish();
   }
-  if (mixers.empty()) throw table.bad("blocks", "needs at least one [[model.blocks]] with a mixer");
-  if (task.readouts > 1) read_readouts(table, mixers, config);
+  if (plans.empty()) throw table.bad("blocks", "needs at least one [[model.blocks]] with a mixer");
+  if (task.readouts > 1) read_readouts(table, plans, config);
   table.finish();
+  std::vector<std::shared_ptr<Mixer>> mixers;
+  for (const MixerPlan& plan : plans) mixers.push_back(plan.build());
   return std::make_shared<LanguageModel>(config, mixers);
 }
 

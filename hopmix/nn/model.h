@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "hopmix/config/config.h"
-#include "hopmix/nn/heads.h"
 #include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/norm.h"
+#include "hopmix/nn/positions.h"
 #include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {

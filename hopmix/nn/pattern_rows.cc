@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "hopmix/pattern/pattern.h"
-
 namespace hopmix::nn {
 namespace {
 
@@ -31,16 +29,31 @@ bool cache_is_small(const Pattern& pattern) {
 
 }  // namespace
 
+Pattern read_pattern(config::Table& table, const std::string& fallback,
+                     const BlockDefaults& defaults) {
+  const std::string spec = table.get("pattern", fallback);
+  try {
+    return Pattern(spec, defaults.length);
+  } catch (const Error& error) {
+    throw Error(table.name("pattern") + ": " + error.what());
+  }
+}
+
+std::pair<Tensor, Tensor> row_list(const Pattern& pattern) {
+  const Csr rows = to_csr(pattern);
+  return {torch::tensor(rows.row_ptr, torch::kInt64), torch::tensor(rows.cols, torch::kInt32)};
+}
+
 ops::PatternArg PatternRows::at(int64_t length) {
   if (length != length_) {
     row_ptr_ = cols_ = Tensor();
-    const Pattern pattern(spec_, length);
-    if (list_is_small(pattern) && !cache_is_small(pattern)) {
-      std::tie(row_ptr_, cols_) = ops::pattern(spec_, length);
+    const Pattern pattern = pattern_.on(length);
+    if (pattern.reads_file() || (list_is_small(pattern) && !cache_is_small(pattern))) {
+      std::tie(row_ptr_, cols_) = row_list(pattern);
     }
     length_ = length;
   }
-  if (!row_ptr_.defined()) return spec_;
+  if (!row_ptr_.defined()) return pattern_.spec();
   return {row_ptr_, cols_};
 }
 

@@ -1,14 +1,18 @@
 #include "hopmix/nn/pattern_rows.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "hopmix/base/error.h"
+#include "hopmix/pattern/matrix_market.h"
 
 namespace hopmix::nn {
 namespace {
 
 TEST(PatternRows, ListsWhatIsSmallAndNamesTheRest) {
-  PatternRows dense("dense"), powers("2^k");
+  PatternRows dense(Pattern("dense", 9)), powers(Pattern("2^k", 9));
   const ops::PatternArg few = dense.at(4);
   EXPECT_TRUE(torch::equal(few.row_ptr, torch::tensor({0, 0, 1, 3, 6}, torch::kInt64)));
   EXPECT_TRUE(torch::equal(few.cols, torch::tensor({0, 0, 1, 0, 1, 2}, torch::kInt32)));
@@ -28,13 +32,14 @@ TEST(PatternRows, AListFitsItsLimitToTheByte) {
   // 8 bytes per row plus one, 4 per read.
   int64_t longest = 0;
   while (8 * (longest + 2) + 2 * longest * (longest + 1) <= PatternRows::kLargestList) ++longest;
-  PatternRows dense("dense");
+  PatternRows dense(Pattern("dense", 9));
   EXPECT_TRUE(dense.at(longest).row_ptr.defined());
   EXPECT_FALSE(dense.at(longest + 1).row_ptr.defined());
 }
 
 TEST(PatternRows, NamesLongPatternsWithASmallCache) {
-  PatternRows cached("cached(2^k)"), wide("window(1000)"), plain("2^k");
+  PatternRows cached(Pattern("cached(2^k)", 9)), wide(Pattern("window(1000)", 9)),
+      plain(Pattern("2^k", 9));
   EXPECT_TRUE(cached.at(2047).row_ptr.defined());
   EXPECT_FALSE(cached.at(2048).row_ptr.defined());
   EXPECT_TRUE(wide.at(2048).row_ptr.defined());
@@ -46,7 +51,7 @@ TEST(PatternRows, OfPackedSequencesAtLeastTheLongest) {
   const auto packing = [](const std::vector<int64_t>& ends) {
     return Packing(torch::tensor(ends, torch::kInt64), torch::zeros({1, 20}));
   };
-  PatternRows dense("dense");
+  PatternRows dense(Pattern("dense", 9));
   const ops::PatternArg nine = dense.at(20, packing({0, 9, 12, 20}));
   EXPECT_EQ(nine.row_ptr.numel(), 10);
   EXPECT_EQ(dense.at(20, packing({0, 8, 12, 20})).cols.data_ptr(), nine.cols.data_ptr())
@@ -56,7 +61,17 @@ TEST(PatternRows, OfPackedSequencesAtLeastTheLongest) {
   EXPECT_EQ(dense.at(9, Packing()).row_ptr.numel(), 10);
 }
 
-TEST(PatternRows, AMalformedSpecIsAnError) { EXPECT_THROW(PatternRows("2^").at(4), Error); }
+// An operator given the spec would read the file in every call.
+TEST(PatternRows, AFileIsAlwaysAList) {
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / ("rows " + std::to_string(getpid()) + ".mtx");
+  write_matrix_market(file, to_csr(Pattern("k+1", 3000)));
+  PatternRows rows(Pattern("dag(" + file.string() + ")", 3000));
+  std::filesystem::remove(file);
+  EXPECT_EQ(rows.at(3000).cols.numel(), 3000 * 2999 / 2) << "18 MB";
+  EXPECT_EQ(rows.at(10).cols.numel(), 45);
+  EXPECT_THROW(rows.at(3001), Error);
+}
 
 }  // namespace
 }  // namespace hopmix::nn

@@ -41,16 +41,19 @@ int64_t read_kappa(config::Table& table, int64_t fallback) {
   return kappa;
 }
 
-std::shared_ptr<Publication> publish(config::Table& table, Publications& mem,
-                                     const Publication& publication) {
-  const std::string name = table.require("mem");
-  const auto [found, fresh] = mem.emplace(name, std::make_shared<Publication>(publication));
-  if (!fresh)
-    throw table.bad("mem", "is already published by an earlier layer; choose another name");
-  return found->second;
+int64_t read_reader_heads(config::Table& table, const Publication& publication) {
+  const int64_t heads = table.get_at_least("heads", publication.heads, 1);
+  if (heads % publication.heads == 0) return heads;
+  throw table.bad("heads", "must be a multiple of the heads of mem '" + table.require("mem") +
+                               "', " + std::to_string(publication.heads));
 }
 
-std::shared_ptr<Publication> find_publication(config::Table& table, const Publications& mem) {
+void publish(config::Table& table, Publications& mem, const Publication& publication) {
+  if (mem.emplace(table.require("mem"), publication).second) return;
+  throw table.bad("mem", "is already published by an earlier layer; choose another name");
+}
+
+Publication& find_publication(config::Table& table, Publications& mem) {
   const std::string name = table.require("mem");
   const auto found = mem.find(name);
   if (found != mem.end()) return found->second;

@@ -10,15 +10,6 @@ inline torch::ScalarType state_type(torch::ScalarType parameters) {
   return parameters == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
-/// Tensor options of a state, given those of the parameters.
-inline torch::TensorOptions state_options(const torch::TensorOptions& parameters) {
-  return parameters.dtype(state_type(c10::typeMetaToScalarType(parameters.dtype())));
-}
-
-inline int64_t state_element_size(const torch::TensorOptions& parameters) {
-  return static_cast<int64_t>(state_options(parameters).dtype().itemsize());
-}
-
 /// Converts to the type a recurrence uses: float32 (or float64), whatever the rest of the layer
 /// uses.
 inline torch::Tensor as_state(const torch::Tensor& t) { return t.to(state_type(t.scalar_type())); }

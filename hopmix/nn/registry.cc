@@ -64,7 +64,7 @@ const MixerEntry& find_mixer(const std::string& name) {
   throw Error("unknown mixer '" + name + "'" + suggestion(name, names));
 }
 
-std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults) {
+MixerPlan read_mixer(config::Table& table, const BlockDefaults& defaults) {
   const MixerEntry* entry = nullptr;
   const std::string name = table.require("mixer");
   try {
@@ -72,13 +72,18 @@ std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& def
   } catch (const Error& error) {
     throw Error(table.name("mixer") + ": " + error.what());
   }
-  try {
-    return entry->make(table, defaults);
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    const bool named = message.find(table.path()) != std::string::npos;
-    throw Error(named ? message : table.path() + ": " + message);
-  }
+  const auto at_table = [path = table.path()](const auto& make) {
+    try {
+      return make();
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      const bool named = message.find(path) != std::string::npos;
+      throw Error(named ? message : path + ": " + message);
+    }
+  };
+  MixerPlan plan = at_table([&] { return entry->read(table, defaults); });
+  plan.build = [at_table, build = std::move(plan.build)] { return at_table(build); };
+  return plan;
 }
 
 }  // namespace hopmix::nn

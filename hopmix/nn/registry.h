@@ -25,6 +25,20 @@ struct BlockDefaults {
   std::shared_ptr<Publications> mem = std::make_shared<Publications>();
 };
 
+/// A mixer whose keys have been read. `build` draws its weights. Build layers in their order, after
+/// the keys of all have been read: only then is it known what the readers of a published cache
+/// need.
+struct MixerPlan {
+  std::function<std::shared_ptr<Mixer>()> build;
+  bool one_vector_a_hop = false;  // Mixer::one_vector_a_hop
+};
+
+/// The plan that builds an M of these arguments.
+template <typename M, typename... Arguments>
+MixerPlan plan(const Arguments&... arguments) {
+  return {[=] { return std::make_shared<M>(arguments...); }};
+}
+
 /// One row of `hopmix mixers`.
 struct MixerEntry {
   std::string name;
@@ -32,8 +46,8 @@ struct MixerEntry {
   std::string reads;   // time per token
   std::string cache;   // memory per token, in vectors
   std::string source;  // the paper
-  /// Reads the mixer's own keys from `table` and builds it. Throws Error on an invalid value.
-  std::function<std::shared_ptr<Mixer>(config::Table& table, const BlockDefaults& defaults)> make;
+  /// Reads the mixer's own keys from `table`. Throws Error on an invalid value.
+  std::function<MixerPlan(config::Table& table, const BlockDefaults& defaults)> read;
   bool reads_mem = false;  // its key `mem` names the cache of an earlier attention
 };
 
@@ -43,8 +57,8 @@ const std::vector<MixerEntry>& mixers();
 /// The entry called `name`. Throws Error, suggesting the nearest name, if there is none.
 const MixerEntry& find_mixer(const std::string& name);
 
-/// Builds the mixer that `table` describes: its key `mixer`, and that mixer's own keys. Errors name
-/// the table.
-std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults);
+/// Reads the mixer that `table` describes: its key `mixer`, and that mixer's own keys. Errors, also
+/// those of building it, name the table.
+MixerPlan read_mixer(config::Table& table, const BlockDefaults& defaults);
 
 }  // namespace hopmix::nn

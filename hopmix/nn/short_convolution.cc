@@ -35,8 +35,4 @@ Tensor ShortConvolution::step(const Tensor& x, State& state, const std::string& 
   return prefill(x.unsqueeze(1), state, name).squeeze(1);
 }
 
-void ShortConvolution::init_state(int64_t batch, State& state, const std::string& name) const {
-  state.tensors[name] = torch::zeros({batch, config_.taps - 1, weight.size(0)}, weight.options());
-}
-
 }  // namespace hopmix::nn

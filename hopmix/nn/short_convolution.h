@@ -27,11 +27,10 @@ class ShortConvolution : public torch::nn::Module {
   /// One token [B,width] -> [B,width].
   Tensor step(const Tensor& x, State& state, const std::string& name = "conv");
 
-  /// Adds the zeros before the first token to a fresh state.
-  void init_state(int64_t batch, State& state, const std::string& name = "conv") const;
-
-  /// Number of elements it adds to the state of a sequence.
-  int64_t state_elements() const { return (config_.taps - 1) * weight.size(0); }
+  /// What it adds to a state: the inputs before the first token.
+  StateParts state(const std::string& name = "conv") const {
+    return {{name, {{config_.taps - 1, weight.size(0)}}}};
+  }
 
   Tensor weight;  // [width,taps]; the last column applies to the current token
   Tensor bias;    // [width], or undefined

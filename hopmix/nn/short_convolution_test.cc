@@ -30,10 +30,12 @@ TEST(ShortConvolution, IsPyTorchsAndStepEqualsForward) {
       const Tensor x = torch::randn({2, 9, 10}, torch::kFloat64);
       const Tensor y = layer.forward(x);
       EXPECT_LT((y - convolution(layer, x, !plain)).abs().max().item<double>(), 1e-14);
+      const std::vector<int64_t> kept = layer.state().at("conv").sizes;
+      ASSERT_EQ(kept, (std::vector<int64_t>{taps - 1, 10}));
       State state;
-      layer.init_state(2, state);
+      state.tensors["conv"] = torch::zeros({2, kept[0], kept[1]}, torch::kFloat64);
       for (int64_t t = 0; t < 9; ++t) {
-        EXPECT_EQ(state.bytes(), 2 * 8 * layer.state_elements());
+        EXPECT_EQ(state.bytes(), 2 * 8 * (taps - 1) * 10);
         EXPECT_TRUE(torch::equal(layer.step(x.select(1, t), state), y.select(1, t)));
       }
     }

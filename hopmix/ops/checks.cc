@@ -270,14 +270,6 @@ kernels::Sequences bind_sequences(const Arguments& args, const std::optional<Ten
   return kernels::Sequences::packed({at, static_cast<size_t>(last + 1)});
 }
 
-Pattern parse_pattern(const std::string& op, std::string_view spec, int64_t n) {
-  try {
-    return Pattern(spec, n);
-  } catch (const Error& error) {
-    TORCH_CHECK_VALUE(false, op, ": ", error.what());
-  }
-}
-
 BoundPattern::BoundPattern(const Arguments& args, const PatternArg& pattern, int64_t longest) {
   TORCH_CHECK_VALUE(longest <= std::numeric_limits<int32_t>::max(), args.op(), ": T is ", longest,
                     ", but a pattern must have less than 2^31 tokens");

@@ -124,7 +124,8 @@ class BoundRetrieval {
   const kernels::Sequences& sequences_;
 };
 
-/// Parses a spec on n tokens; its errors become ValueError.
+/// Parses a spec on n tokens; its errors become ValueError. Remembers the last specs that name no
+/// file, because calls repeat them. Thread-safe.
 Pattern parse_pattern(const std::string& op, std::string_view spec, int64_t n);
 
 /// Memory for the gradients of `inputs`: of the input's shape where `needs` it, else empty.

@@ -29,6 +29,9 @@ class Pattern {
   /// 1, for every k with f(k) < n.
   Pattern(std::string_view spec, int64_t n);
 
+  /// The same pattern on n tokens. Parses the spec again only if n exceeds size().
+  Pattern on(int64_t n) const;
+
   /// Number of tokens.
   int64_t size() const;
 
@@ -53,12 +56,15 @@ class Pattern {
   /// Whether this is the pattern `dense`, where row i is every token below i.
   bool is_dense() const;
 
+  /// Whether a file holds some of the rows: a dag.
+  bool reads_file() const;
+
   /// The most tokens this spec can describe: those of the shortest file of a dag, else 2^31 - 1.
   int64_t most_tokens() const;
 
   /// For an f pattern (an expression in k, offsets, fib, nlogn, or a union of these), the offsets
   /// below n, ascending. Empty for any other pattern.
-  const std::vector<int64_t>& offsets() const;
+  std::vector<int64_t> offsets() const;
 
   struct Node;  // the parsed description, private to this folder
 

@@ -131,6 +131,22 @@ TEST(Pattern, SpecLosesWhiteSpaceOnly) {
   EXPECT_EQ(pattern.size(), 10);
 }
 
+TEST(Pattern, OnOtherTokensItIsTheSame) {
+  for (const char* spec : {"2^k", "cached(k^2+1)", "fib|window(3)", "random(4,1)", "dense"}) {
+    const Pattern pattern(spec, 100);
+    for (const int64_t n : {0, 1, 37, 100, 500}) {
+      const Pattern other = pattern.on(n), expected(spec, n);
+      EXPECT_EQ(other.size(), n);
+      EXPECT_EQ(other.offsets(), expected.offsets()) << spec << ", " << n;
+      EXPECT_EQ(to_csr(other).row_ptr, to_csr(expected).row_ptr) << spec << ", " << n;
+      EXPECT_EQ(to_csr(other).cols, to_csr(expected).cols) << spec << ", " << n;
+      EXPECT_THROW(row(other, n), Error);
+    }
+  }
+  EXPECT_THROW(Pattern("2^k", 5).on(-1), Error);
+  EXPECT_THROW(Pattern("2^k", 5).on(kLargest + 1), Error);
+}
+
 TEST(Pattern, OffsetsAreThoseBelowN) {
   using Values = std::vector<int64_t>;
   EXPECT_EQ(Pattern("2^k", 64).offsets(), (Values{1, 2, 4, 8, 16, 32}));

@@ -42,6 +42,27 @@ def test_pattern_is_its_rows():
     assert cols.tolist() == sum(rows, [])
 
 
+def test_a_spec_is_the_same_in_every_call():
+    """Whatever lengths came before, and whether its parse was remembered or replaced by those of other specs."""
+    whole = ops.pattern("k^2+7", 60)
+    for n in (10, 60, 0, 59):
+        row_ptr, cols = ops.pattern("k^2+7", n)
+        assert torch.equal(row_ptr, whole[0][: n + 1]) and torch.equal(cols, whole[1][: row_ptr[-1]])
+        for width in range(1, 20 if n == 60 else 3):
+            assert ops.pattern(f"window({width})", 30)[0][-1] == sum(min(i, width) for i in range(30))
+    for _ in range(2):
+        assert ops.pattern("5-k", 3)[1].numel() == 0
+        with pytest.raises(ValueError, match="5-k"):
+            ops.pattern("5-k", 10)
+
+
+def test_a_file_is_read_in_every_call(tmp_path):
+    file = tmp_path / "rows.mtx"
+    for source in (1, 2):
+        file.write_text(f"%%MatrixMarket matrix coordinate pattern general\n3 3 1\n3 {source}\n")
+        assert ops.pattern(f"dag({file})", 3)[1].tolist() == [source - 1]
+
+
 def test_attention_without_reads_is_zero_and_self_can_be_left_out():
     y = ops.sparse_attention(*BY_NAME["sparse_attention"].make().values(), "offsets(7,11)", False)
     assert (y[:, :7] == 0).all() and (y[:, 7:] != 0).all()

@@ -29,19 +29,26 @@ GlrDecoderConfig checked(GlrDecoderConfig config) {
 template <typename T>
 GlrDecoder<T>::GlrDecoder(const GlrDecoderConfig& config)
     : config_(checked(config)),
-      slots_(config.pattern, config.length),
+      slots_(Pattern(config.pattern, 1), config.length),
       next_(static_cast<size_t>(config.heads * config.value_width)) {}
 
 template <typename T>
 void GlrDecoder<T>::step(const GlrToken<T>& token, T* y) {
   const int64_t keys = config_.heads * config_.key_width, width = config_.value_width;
-  const std::vector<int32_t>& reads = slots_.reads();
+  if (config_.length > 0 && position_ >= config_.length) {
+    throw Error("length = " + std::to_string(config_.length) + ": must exceed the position, " +
+                std::to_string(position_));
+  }
+  if (slots_.kind() != SlotPolicy::Kind::kNextRow) {
+    reads_ = slots_.row(position_);
+    for (int32_t& read : reads_) read = slots_.slot_of(read);
+  }
   attention_step<T>({.q = token.q,
                      .k = k_.data(),
                      .v = z_.data(),
-                     .slots = reads.data(),
+                     .slots = reads_.data(),
                      .batch = 1,
-                     .reads = static_cast<int64_t>(reads.size()),
+                     .reads = static_cast<int64_t>(reads_.size()),
                      .heads = config_.heads,
                      .kv_heads = config_.heads,
                      .key_width = config_.key_width,
@@ -57,12 +64,27 @@ void GlrDecoder<T>::step(const GlrToken<T>& token, T* y) {
       y[c] = next_[c] - direct;
     }
   }
-  const int64_t slot = slots_.advance();
-  k_.resize(slots_.count() * keys);
-  z_.resize(slots_.count() * config_.heads * width);
-  if (slot < 0) return;
-  std::copy_n(token.k, keys, k_.begin() + slot * keys);
-  std::copy(next_.begin(), next_.end(), z_.begin() + slot * config_.heads * width);
+  const SlotPolicy::Change change = slots_.store(position_, held_.data());
+  const auto put = [&change](auto& all, const auto* entry, int64_t size) {
+    if (change.slot >= 0) {
+      all.resize(std::max<size_t>(all.size(), (change.slot + 1) * size));
+      std::copy_n(entry, size, all.begin() + change.slot * size);
+    }
+    for (const auto& [from, to] : change.moves) {
+      std::copy_n(all.begin() + from * size, size, all.begin() + to * size);
+    }
+  };
+  const auto token_number = static_cast<int32_t>(position_++);
+  put(k_, token.k, keys);
+  put(z_, next_.data(), config_.heads * width);
+  put(held_, &token_number, 1);
+  std::erase_if(reads_, [&change](int32_t slot) {
+    return std::binary_search(change.freed.begin(), change.freed.end(), slot);
+  });
+  for (const auto& [from, to] : change.moves) {
+    std::replace(reads_.begin(), reads_.end(), from, to);
+  }
+  if (change.slot >= 0) reads_.push_back(change.slot);
 }
 
 template class GlrDecoder<float>;

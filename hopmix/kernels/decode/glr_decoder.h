@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "hopmix/kernels/decode/stream_slots.h"
+#include "hopmix/pattern/slot_policy.h"
 
 namespace hopmix::kernels {
 
@@ -15,7 +15,7 @@ struct GlrDecoderConfig {
   std::string pattern = "k^2+1";
   int64_t heads = 4, key_width = 16, value_width = 16;  // H, DK, DV
   double scale = 0;                                     // of logits; 0: 1 / sqrt(DK)
-  int64_t length = 0;  // tokens of the stream, if that is known (StreamSlots)
+  int64_t length = 0;  // tokens of the stream, if that is known (SlotPolicy)
 };
 
 /// One token's inputs.
@@ -40,16 +40,19 @@ class GlrDecoder {
   /// = z_i - d_i v_i. O(reads H (DK + DV)). Throws Error past a known length.
   void step(const GlrToken<T>& token, T* y);
 
-  int64_t position() const { return slots_.position(); }  // tokens so far
+  int64_t position() const { return position_; }  // tokens so far
 
   /// Bytes of the stored keys and states.
   int64_t bytes() const { return static_cast<int64_t>((k_.size() + z_.size()) * sizeof(T)); }
 
  private:
   GlrDecoderConfig config_;
-  StreamSlots slots_;
-  std::vector<T> k_, z_;  // [slots, H, DK], [slots, H, DV]
-  std::vector<T> next_;   // z of the newest token
+  SlotPolicy slots_;
+  int64_t position_ = 0;
+  std::vector<T> k_, z_;        // [slots, H, DK], [slots, H, DV]
+  std::vector<int32_t> held_;   // [slots], the token in each
+  std::vector<int32_t> reads_;  // the slots that the next token reads, by ascending token
+  std::vector<T> next_;         // z of the newest token
 };
 
 }  // namespace hopmix::kernels

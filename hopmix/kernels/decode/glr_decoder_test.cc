@@ -104,22 +104,23 @@ TEST(GlrDecoder, MemoryIsThePeakOfTheCache) {
     ASSERT_GE(decoder.bytes(), last);
     last = decoder.bytes();
   }
-  StreamSlots slots("cached(2^k)");
-  for (int64_t i = 0; i < 100'000; ++i) slots.advance();
-  EXPECT_EQ(decoder.bytes(), slots.count() * 2 * (4 + 8) * 4);
-  EXPECT_LE(slots.count(), 18);
+  const int64_t slots = SlotPolicy(Pattern("cached(2^k)", 1)).slots(100'000);
+  EXPECT_EQ(decoder.bytes(), slots * 2 * (4 + 8) * 4);
+  EXPECT_LE(slots, 18);
 }
 
 TEST(GlrDecoder, Errors) {
   EXPECT_THROW(GlrDecoder<float>({.pattern = "k^"}), Error);
   EXPECT_THROW(GlrDecoder<float>({.heads = 0}), Error);
   EXPECT_THROW(GlrDecoder<float>({.length = -1}), Error);
-  const Stream<float> stream({"2^k", 1, 4, 4, 0, 1}, 1);
-  GlrDecoder<float> decoder(stream.config);
-  std::vector<float> y(4);
-  decoder.step(stream.token(0), y.data());
-  EXPECT_THROW(decoder.step(stream.token(0), y.data()), Error);
-  EXPECT_EQ(decoder.position(), 1);
+  for (const char* pattern : {"2^k", "window(3)", "dense"}) {
+    const Stream<float> stream({pattern, 1, 4, 4, 0, 1}, 1);
+    GlrDecoder<float> decoder(stream.config);
+    std::vector<float> y(4);
+    decoder.step(stream.token(0), y.data());
+    EXPECT_THROW(decoder.step(stream.token(0), y.data()), Error);
+    EXPECT_EQ(decoder.position(), 1);
+  }
 }
 
 }  // namespace

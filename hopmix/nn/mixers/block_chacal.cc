@@ -1,5 +1,7 @@
 #include "hopmix/nn/mixers/block_chacal.h"
 
+#include "hopmix/nn/token_attention.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -8,6 +10,11 @@ BlockChacal::BlockChacal(const BlockChacalConfig& config) : config_(config) {
   check_heads(config);
   qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
   out_ = register_module("out", linear(config.width, config.width));
+  keep(token_shift_state(config));
+  // Entries of the open block; of finished blocks; of what the open block reads from them (0 or 1).
+  for (const char* name : {"k", "w", "block_k", "block_w", "read_k", "read_w"}) {
+    keep({{name, {{0, config.heads, config.head_width()}}}});
+  }
 }
 
 Tensor BlockChacal::forward(const Tensor& x, Context& context) {
@@ -17,16 +24,6 @@ Tensor BlockChacal::forward(const Tensor& x, Context& context) {
   const Tensor y = ops::block_chacal(qkv[0], qkv[1], qkv[2], config_.gamma, config_.block, {},
                                      packing.cu_seqlens());
   return out_(context.wanted(y.flatten(2)));
-}
-
-State BlockChacal::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  // Entries of the open block; of finished blocks; of what the open block reads from them (0 or 1).
-  for (const char* name : {"k", "w", "block_k", "block_w", "read_k", "read_w"}) {
-    state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
-  }
-  return state;
 }
 
 Tensor BlockChacal::step(const Tensor& x, State& state, Context&) {
@@ -61,8 +58,8 @@ Tensor BlockChacal::step(const Tensor& x, State& state, Context&) {
 int64_t BlockChacal::state_bytes(int64_t t) const {
   const int64_t blocks = t / config_.block, open = t % config_.block;
   const int64_t read = blocks > 0 && open > 0 ? 1 : 0;
-  return (2 * (blocks + open + read) * config_.width + token_shift_elements(config_)) *
-         element_size();
+  return Mixer::state_bytes(t) + 2 * (blocks + open + read) * config_.width *
+                                     static_cast<int64_t>(options().dtype().itemsize());
 }
 
 MixerEntry block_chacal_entry() {
@@ -78,7 +75,7 @@ MixerEntry block_chacal_entry() {
             int64_t block = 1;
             while (block * block * block < defaults.length) ++block;
             config.block = table.get_at_least("block", block, 1);
-            return std::make_shared<BlockChacal>(config);
+            return plan<BlockChacal>(config);
           }};
 }
 

@@ -2,7 +2,6 @@
 // T^(1/3).
 #pragma once
 
-#include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixers/chacal.h"
 
 namespace hopmix::nn {
@@ -18,7 +17,6 @@ class BlockChacal : public Mixer {
   explicit BlockChacal(const BlockChacalConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 

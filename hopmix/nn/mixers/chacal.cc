@@ -1,6 +1,7 @@
 #include "hopmix/nn/mixers/chacal.h"
 
-#include "hopmix/nn/by_sequence.h"
+#include "hopmix/nn/token_attention.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -21,66 +22,36 @@ std::pair<Tensor, Tensor> chacal_step(const Tensor& weights, const Tensor& past,
   return {w, earlier + own * w};
 }
 
-Chacal::Chacal(const ChacalConfig& config) : config_(config), past_("dense") {
-  check_heads(config);
+Chacal::Chacal(const ChacalConfig& config)
+    : CachedMixer(config, {Pattern("dense", 1), head_entries(config, {"k", "w"})}),
+      gamma_(config.gamma) {
   qkv_ = register_module("qkv", linear(config.input_width(), 3 * config.width));
   out_ = register_module("out", linear(config.width, config.width));
 }
 
 Tensor Chacal::forward(const Tensor& x, Context& context) {
   const Packing& packing = context.packing;
-  const std::vector<Tensor> qkv =
-      project_qkv(qkv_, config_, shift_tokens(config_, x, packing), packing);
-  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma, {}, packing.cu_seqlens());
-  return out_(context.wanted(y.flatten(2)));
+  const std::vector<Tensor> qkv = project(shift_tokens(heads_, x, packing), packing);
+  return read_out(
+      context.wanted(ops::chacal(qkv[0], qkv[1], qkv[2], gamma_, {}, packing.cu_seqlens())));
 }
 
-State Chacal::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  for (const char* name : {"k", "w"}) {
-    state.tensors[name] = torch::empty({batch, 0, config_.heads, config_.head_width()}, options());
-  }
-  return state;
-}
-
-Tensor Chacal::mix(const std::vector<Tensor>& qkv, State& state) {
-  const Tensor weights = token_softmax(qkv[0].squeeze(1), past_.read(state, "k"), qkv[1]);
-  const auto [w, mixed] =
-      chacal_step(weights, past_.read(state, "w"), qkv[2].squeeze(1), config_.gamma);
-  past_.append(state, {{"k", qkv[1].squeeze(1)}, {"w", w}});
-  ++state.position;
-  return ((1 - config_.gamma) * mixed).flatten(1);
-}
-
-Tensor Chacal::step(const Tensor& x, State& state, Context&) {
-  const Tensor input = shift_tokens_step(config_, x, state);
-  return out_(mix(project_qkv(qkv_, config_, input, state.position), state));
-}
-
-Tensor Chacal::step_each(const Tensor& x, std::span<State* const> states, std::span<Context>) {
-  const Tensor input = shift_tokens_each(config_, x, states);
-  const std::vector<Tensor> qkv = project_qkv(qkv_, config_, input, Starts(states));
-  return out_(
-      by_sequence(states.size(), [&](size_t b) { return mix(row_of(qkv, b), *states[b]); }));
+Tensor Chacal::attend(const std::vector<Tensor>& qkv, State& state, Context&) {
+  const Tensor weights = token_softmax(qkv[0].squeeze(1), cache_.read(state, "k"), qkv[1]);
+  const auto [w, mix] = chacal_step(weights, cache_.read(state, "w"), qkv[2].squeeze(1), gamma_);
+  cache_.append(state, {qkv[1], w.unsqueeze(1)});
+  return (1 - gamma_) * mix;
 }
 
 Tensor Chacal::prefill(const Tensor& x, State& state, Context& context) {
   // The operator requires an empty past.
   if (state.position > 0) return Mixer::prefill(x, state, context);
-  const std::vector<Tensor> qkv =
-      project_qkv(qkv_, config_, shift_more_tokens(config_, x, state), 0);
-  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], config_.gamma);
+  const std::vector<Tensor> qkv = project(shift_more_tokens(heads_, x, state), 0);
+  const Tensor y = ops::chacal(qkv[0], qkv[1], qkv[2], gamma_);
   // W = V + gamma A W, and Y = (1 - gamma) A W.
-  const Tensor w = qkv[2] + config_.gamma / (1 - config_.gamma) * y;
-  past_.extend(state, {{"k", qkv[1]}, {"w", w}});
+  cache_.extend(state, {qkv[1], qkv[2] + gamma_ / (1 - gamma_) * y});
   state.position += x.size(1);
-  return out_(y.flatten(2));
-}
-
-int64_t Chacal::state_bytes(int64_t t) const {
-  return past_.bytes(t, 2 * config_.width * element_size()) +
-         token_shift_elements(config_) * element_size();
+  return read_out(y);
 }
 
 MixerEntry chacal_entry() {
@@ -92,7 +63,7 @@ MixerEntry chacal_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             ChacalConfig config{read_heads(table, defaults)};
             config.gamma = read_gamma(table, config.gamma);
-            return std::make_shared<Chacal>(config);
+            return plan<Chacal>(config);
           }};
 }
 

@@ -1,9 +1,7 @@
 // Chain and causal attention layer (Fagnou et al. 2024, arXiv 2410.05565).
 #pragma once
 
-#include "hopmix/nn/heads.h"
-#include "hopmix/nn/past.h"
-#include "hopmix/nn/registry.h"
+#include "hopmix/nn/cached_mixer.h"
 
 namespace hopmix::nn {
 
@@ -17,24 +15,18 @@ double read_gamma(config::Table& table, double fallback);
 /// Y = (1 - gamma) A (I - gamma A)^{-1} V with A causal softmax attention, self included: a token
 /// reads the values at the ends of all chains of reads. With W = (I - gamma A)^{-1} V, w_i = v_i +
 /// gamma sum_j A_ij w_j and y_i = (1 - gamma) sum_j A_ij w_j: k and w are cached.
-class Chacal : public Mixer {
+class Chacal : public CachedMixer {
  public:
   explicit Chacal(const ChacalConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
-  Tensor step_each(const Tensor& x, std::span<State* const> states,
-                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
+
+ protected:
+  Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context) override;
 
  private:
-  Tensor mix(const std::vector<Tensor>& qkv, State& state);  // one token -> [B,width]
-
-  ChacalConfig config_;
-  Past past_;
-  Linear qkv_{nullptr}, out_{nullptr};
+  double gamma_;
 };
 
 /// One token's row of W and of mix = A W: `weights` [B,H,c+1] over the past and itself, `past`

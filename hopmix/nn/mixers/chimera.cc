@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "hopmix/nn/pattern_rows.h"
 #include "hopmix/nn/state_space.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -12,7 +14,14 @@ constexpr int64_t kBits = 31;  // bits of an edge's length, since cols are int32
 
 }  // namespace
 
-Chimera::Chimera(const ChimeraConfig& config) : config_(config), past_(config.pattern, config.end) {
+Chimera::Chimera(const ChimeraConfig& config)
+    : config_(config),
+      cache_(
+          config.pattern,
+          {{"S", {{config.heads, config.state, config.head_width()}}}, {"from", {{config.heads}}}},
+          config.end) {
+  keep(token_shift_state(config));
+  keep(cache_.state());
   const int64_t width = config.width, heads = config.heads;
   in_ =
       register_module("in", linear(config.input_width(), 2 * width + 2 * config.state + 2 * heads));
@@ -56,7 +65,7 @@ Tensor Chimera::read_out(const Projections& p, const Tensor& states) {
 Chimera::Edges Chimera::edges(int64_t time, const Packing& packing) {
   const int64_t length = packing ? std::max(length_, packing.longest(time)) : time;
   if (length != length_) {
-    std::tie(row_ptr_, cols_) = ops::pattern(past_.spec(), length);
+    std::tie(row_ptr_, cols_) = row_list(config_.pattern.on(length));
     const Tensor counts = row_ptr_.diff();
     of_text_.targets = torch::repeat_interleave(torch::arange(length), counts);
     of_text_.sources = cols_;
@@ -98,38 +107,28 @@ Tensor Chimera::prefill(const Tensor& x, State& state, Context& context) {
   if (state.position > 0) return Mixer::prefill(x, state, context);
   const Projections p = project(shift_more_tokens(config_, x, state));
   const Tensor states = solve(p);
-  past_.extend(state, {{"S", states}, {"from", p.from}});
+  cache_.extend(state, {states, p.from});
   state.position += x.size(1);
   return out_(read_out(p, states));
 }
 
-State Chimera::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  state.tensors["S"] =
-      torch::empty({batch, 0, config_.heads, config_.state, config_.head_width()}, options());
-  state.tensors["from"] = torch::empty({batch, 0, config_.heads}, options());
-  return state;
-}
-
 Tensor Chimera::step(const Tensor& x, State& state, Context&) {
   const Projections p = project(shift_tokens_step(config_, x, state));
-  const std::vector<int32_t> row = past_.tokens(state);
+  const std::vector<int32_t> row = cache_.tokens(state);
   Tensor s = p.written.squeeze(1);
   if (!row.empty()) {
     const Tensor lengths = state.position - torch::tensor(row);
-    const Tensor steps = p.to + past_.read(state, "from") + edge_steps(lengths);
+    const Tensor steps = p.to + cache_.read(state, "from") + edge_steps(lengths);
     const Tensor a = torch::exp(steps / -3) / static_cast<double>(row.size());  // [B,reads,H]
-    s = s + (a.unsqueeze(-1).unsqueeze(-1) * past_.read(state, "S")).sum(1).to(s.scalar_type());
+    s = s + (a.unsqueeze(-1).unsqueeze(-1) * cache_.read(state, "S")).sum(1).to(s.scalar_type());
   }
-  past_.append(state, {{"S", s}, {"from", p.from.squeeze(1)}});
+  cache_.append(state, {s.unsqueeze(1), p.from});
   ++state.position;
   return out_(read_out(p, s.unsqueeze(1)).squeeze(1));
 }
 
 int64_t Chimera::state_bytes(int64_t t) const {
-  const int64_t a_token = config_.width * config_.state + config_.heads;
-  return past_.bytes(t, a_token * element_size()) + token_shift_elements(config_) * element_size();
+  return Mixer::state_bytes(t) + cache_.bytes(t, options());
 }
 
 MixerEntry chimera_entry() {
@@ -139,10 +138,10 @@ MixerEntry chimera_entry() {
           "state cache(S)",
           "Lahoti et al. 2025 (arXiv 2510.12111)",
           [](config::Table& table, const BlockDefaults& defaults) {
-            ChimeraConfig config{read_heads_without_rope(table, defaults)};
-            config.pattern = read_pattern(table, config.pattern, defaults);
+            const HeadsConfig heads = read_heads_without_rope(table, defaults);
+            ChimeraConfig config{heads, read_pattern(table, "k^2+1", defaults)};
             config.state = table.get_at_least("state", config.state, 1);
-            return std::make_shared<Chimera>(config);
+            return plan<Chimera>(config);
           }};
 }
 

@@ -4,13 +4,13 @@
 
 #include "hopmix/nn/heads.h"
 #include "hopmix/nn/norm.h"
-#include "hopmix/nn/past.h"
+#include "hopmix/nn/pattern_cache.h"
 #include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {
 
 struct ChimeraConfig : HeadsConfig {
-  std::string pattern = "k^2+1";
+  Pattern pattern;
   int64_t state = 16;  // rows of the state per head
 };
 
@@ -28,11 +28,10 @@ class Chimera : public Mixer {
   explicit Chimera(const ChimeraConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
-  void check_length(int64_t tokens) const override { past_.check_length(tokens); }
+  void check_length(int64_t tokens) const override { cache_.check_length(tokens); }
 
  private:
   struct Projections {
@@ -57,7 +56,7 @@ class Chimera : public Mixer {
   Tensor edge_steps(const Tensor& lengths) const;
 
   ChimeraConfig config_;
-  Past past_;
+  PatternCache cache_;
   Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<RmsNorm> norm_;
   Tensor bias_, edges_, d_;  // [2,H], [bits,H], [H]

@@ -17,6 +17,8 @@ DeltaNet::DeltaNet(const DeltaNetConfig& config) : config_(config) {
   norm_ =
       register_module("norm", std::make_shared<GatedHeadNorm>(config.head_width * config.expand_v));
   out_ = register_module("out", linear(config.values(), width));
+  keep(conv_->state());
+  keep(matrix_state(heads, config.head_width, config.head_width * config.expand_v));
   if (!config.gated) return;
   decay_ = register_module("decay", linear(width, heads));
   gate_ = register_module("gate", linear(width, config.values()));
@@ -61,25 +63,10 @@ Tensor DeltaNet::forward(const Tensor& x, Context& context) {
   return read_out(context.wanted(o), context.wanted(x));
 }
 
-State DeltaNet::initial_state(int64_t batch) const {
-  State state;
-  conv_->init_state(batch, state);
-  matrix().init(batch, options(), state);
-  return state;
-}
-
-Tensor DeltaNet::step(const Tensor& x, State& state, Context& context) {
-  return DeltaNet::prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor DeltaNet::prefill(const Tensor& x, State& state, Context&) {
   const Tensor o = mix(x, conv_->prefill(qkv_(x), state), &state);
   state.position += x.size(1);
   return read_out(o, x);
-}
-
-int64_t DeltaNet::state_bytes(int64_t) const {
-  return matrix().bytes(element_size()) + conv_->state_elements() * element_size();
 }
 
 DeltaNetConfig read_deltanet(config::Table& table, const BlockDefaults& defaults, bool gated) {
@@ -99,7 +86,7 @@ namespace {
 
 MixerEntry entry(bool gated) {
   const auto make = [gated](config::Table& table, const BlockDefaults& defaults) {
-    return std::make_shared<DeltaNet>(read_deltanet(table, defaults, gated));
+    return plan<DeltaNet>(read_deltanet(table, defaults, gated));
   };
   const std::string plain = "S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T";
   if (!gated) return {"deltanet", plain, "1", "D", "Yang et al. 2024 (DeltaNet)", make};

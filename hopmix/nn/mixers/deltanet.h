@@ -38,10 +38,7 @@ class DeltaNet : public Mixer {
   explicit DeltaNet(const DeltaNetConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  protected:
@@ -50,10 +47,6 @@ class DeltaNet : public Mixer {
   virtual Tensor recur(const Tensor& x, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& g, const Tensor& beta, State* state,
                        const std::optional<Tensor>& cu_seqlens);
-
-  MatrixState matrix() const {
-    return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
-  }
 
  private:
   /// From x [B,T,width] and qkv [B,T,2 keys + values] after the convolution.

@@ -4,6 +4,7 @@
 
 #include "hopmix/nn/recurrent_state.h"
 #include "hopmix/nn/state_space.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -64,6 +65,8 @@ DiagonalSsm::DiagonalSsm(const DiagonalSsmConfig& config) : config_(config) {
   log_dt_ = register_parameter("log_dt", random_step_sizes(config.width).log());
   c_ = register_parameter("c", torch::randn({config.width, config.state}));
   d_ = register_parameter("d", torch::ones(config.width));
+  keep(token_shift_state(shift()));
+  keep({{"h", {{config.width, config.state}, StateType::kSums}}});
 }
 
 std::pair<Tensor, Tensor> DiagonalSsm::rates() const {
@@ -116,14 +119,6 @@ Tensor DiagonalSsm::forward(const Tensor& x, Context& context) {
   return out_(torch::gelu(y).to(x.scalar_type()));
 }
 
-State DiagonalSsm::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(shift(), batch, options(), state);
-  state.tensors["h"] =
-      torch::zeros({batch, config_.width, config_.state}, state_options(options()));
-  return state;
-}
-
 Tensor DiagonalSsm::step(const Tensor& x, State& state, Context&) {
   const Tensor u = as_state(value_(shift_tokens_step(shift(), x, state))).squeeze(1);
   const auto [rate, weights] = rates();
@@ -155,11 +150,6 @@ Tensor DiagonalSsm::prefill(const Tensor& x, State& state, Context&) {
   return out_(torch::gelu(torch::cat(outputs, 1)).to(x.scalar_type()));
 }
 
-int64_t DiagonalSsm::state_bytes(int64_t) const {
-  return config_.width * config_.state * state_element_size(options()) +
-         token_shift_elements(shift()) * element_size();
-}
-
 MixerEntry diagonal_ssm_entry() {
   return {"diagonal_ssm",
           "h_t = exp(dt A) h_{t-1} + (exp(dt A) - 1) / A u_t, y_t = C . h_t + D u_t",
@@ -171,7 +161,7 @@ MixerEntry diagonal_ssm_entry() {
             config.width = defaults.width;
             config.state = table.get_at_least("state", config.state, 1);
             config.token_shift = table.get("token_shift", defaults.token_shift);
-            return std::make_shared<DiagonalSsm>(config);
+            return plan<DiagonalSsm>(config);
           }};
 }
 

@@ -3,20 +3,35 @@
 #include <algorithm>
 #include <tuple>
 
-#include "hopmix/nn/by_sequence.h"
 #include "hopmix/nn/selection.h"
+#include "hopmix/nn/shared_cache.h"
+#include "hopmix/nn/token_attention.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
 namespace {
 
-const char* pointers_name(bool include_self) {
-  return include_self ? "pointers" : "earlier_pointers";
+// k and v, then the links that readers of the publication follow.
+std::vector<PatternCache::Entry> entries(const FullAttentionConfig& config) {
+  const StatePart vectors{{config.kv_heads, config.key_width}};
+  std::vector<PatternCache::Entry> all = {{"k", vectors}, {"v", vectors}};
+  if (!config.publication) return all;
+  for (const bool self : {true, false}) {
+    const int64_t links = config.publication->selection(self).pointers;
+    if (links == 0) continue;
+    all.push_back(
+        {self ? "pointers" : "earlier_pointers", {{config.heads, links}, StateType::kPositions}});
+  }
+  return all;
 }
 
 }  // namespace
 
-FullAttention::FullAttention(const FullAttentionConfig& config) : config_(config), past_("dense") {
+FullAttention::FullAttention(const FullAttentionConfig& config)
+    : CachedMixer(config, {Pattern("dense", 1), entries(config)}),
+      config_(config),
+      asked_(config.publication.value_or(Publication())) {
   const int64_t parts = config.heads + 2 * config.kv_heads;
   qkv_ = register_module("qkv", linear(config.input_width(), parts * config.key_width));
   out_ = register_module("out", linear(config.heads * config.key_width, config.width));
@@ -34,10 +49,10 @@ std::vector<Tensor> FullAttention::project(const Tensor& input, const Starts& st
 
 Tensor FullAttention::forward(const Tensor& x, Context& context) {
   const Packing& packing = context.packing;
-  const std::vector<Tensor> qkv = project(shift_tokens(config_, x, packing), packing);
+  const std::vector<Tensor> qkv = project(shift_tokens(heads_, x, packing), packing);
   SharedCache cache;
   std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], qkv[1], qkv[2]);
-  const int64_t with_self = asked().with_self.kappa, earlier = asked().earlier.kappa;
+  const int64_t with_self = asked_.with_self.kappa, earlier = asked_.earlier.kappa;
   Tensor y;
   if (with_self > 0) {
     // One pass serves both selections: one more position yields the strictly earlier ones.
@@ -53,73 +68,42 @@ Tensor FullAttention::forward(const Tensor& x, Context& context) {
   } else {
     y = ops::attention(qkv[0], qkv[1], qkv[2], {}, packing.cu_seqlens());
   }
-  if (config_.publication) context.mem[config_.mem] = std::move(cache);
-  return out_(context.wanted(y.flatten(2)));
-}
-
-State FullAttention::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  for (const char* name : {"k", "v"}) {
-    state.tensors[name] = torch::empty({batch, 0, config_.kv_heads, config_.key_width}, options());
+  if (shares_cache()) {
+    context.mem[config_.mem] = std::make_shared<SharedCache>(std::move(cache));
   }
-  for (const bool self : {true, false}) {
-    if (const int64_t kept = asked().selection(self).pointers; kept > 0) {
-      state.tensors[pointers_name(self)] =
-          torch::empty({batch, 0, config_.heads, kept}, options().dtype(torch::kInt32));
-    }
-  }
-  return state;
+  return read_out(context.wanted(y));
 }
 
 Tensor FullAttention::attend(const std::vector<Tensor>& qkv, State& state, Context& context) {
-  past_.append(state, {{"k", qkv[1].squeeze(1)}, {"v", qkv[2].squeeze(1)}});
+  cache_.append(state, {qkv[1], qkv[2]});
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, state.position + 1);
   };
   const Tensor k = with_newest("k"), v = with_newest("v");
-  Tensor y;
-  if (!config_.publication) {
-    y = token_attention(qkv[0].squeeze(1), k, v);
-  } else {
-    const Tensor scores = token_scores(qkv[0].squeeze(1), k);
-    y = token_sum(torch::softmax(scores, -1), v);
-    SharedCache cache;
-    std::tie(cache.q, cache.k, cache.v) = std::tie(qkv[0], k, v);
-    for (const bool self : {true, false}) {
-      const Publication::Selected wanted = asked().selection(self);
-      if (wanted.kappa == 0) continue;
-      Selection& selection = self ? cache.with_self : cache.earlier;
-      const Tensor among = self ? scores : scores.slice(2, 0, -1);
-      selection.indices = best_positions(among, wanted.kappa).unsqueeze(1);
-      if (wanted.pointers == 0) continue;
-      const std::string name = pointers_name(self);
-      past_.append(state, {{name, selection.indices.slice(3, 0, wanted.pointers).squeeze(1)}});
-      selection.pointers = with_newest(name);
-    }
-    context.mem[config_.mem] = std::move(cache);
+  if (!shares_cache()) return token_attention(qkv[0].squeeze(1), k, v);
+  const Tensor scores = token_scores(qkv[0].squeeze(1), k);
+  const auto cache = std::make_shared<SharedCache>();
+  std::tie(cache->q, cache->k, cache->v) = std::tie(qkv[0], k, v);
+  size_t entry = 2;  // the first links
+  for (const bool self : {true, false}) {
+    const Publication::Selected& wanted = asked_.selection(self);
+    if (wanted.kappa == 0) continue;
+    Selection& selection = self ? cache->with_self : cache->earlier;
+    const Tensor among = self ? scores : scores.slice(2, 0, -1);
+    selection.indices = best_positions(among, wanted.kappa).unsqueeze(1);
+    if (wanted.pointers == 0) continue;
+    cache_.append(state, {selection.indices.slice(3, 0, wanted.pointers)}, entry);
+    selection.pointers = with_newest(cache_.name(entry++));
   }
-  ++state.position;
-  return y.flatten(1);
-}
-
-Tensor FullAttention::step(const Tensor& x, State& state, Context& context) {
-  const Tensor input = shift_tokens_step(config_, x, state);
-  return out_(attend(project(input, state.position), state, context));
-}
-
-Tensor FullAttention::step_each(const Tensor& x, std::span<State* const> states,
-                                std::span<Context> contexts) {
-  const std::vector<Tensor> qkv = project(shift_tokens_each(config_, x, states), Starts(states));
-  return out_(by_sequence(
-      states.size(), [&](size_t b) { return attend(row_of(qkv, b), *states[b], contexts[b]); }));
+  context.mem[config_.mem] = cache;
+  return token_sum(torch::softmax(scores, -1), v);
 }
 
 Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
   if (shares_cache()) return Mixer::prefill(x, state, context);
   const int64_t t = state.position, time = x.size(1);
-  const std::vector<Tensor> qkv = project(shift_more_tokens(config_, x, state), t);
-  past_.extend(state, {{"k", qkv[1]}, {"v", qkv[2]}});
+  const std::vector<Tensor> qkv = project(shift_more_tokens(heads_, x, state), t);
+  cache_.extend(state, {qkv[1], qkv[2]});
   const auto with_newest = [&](const std::string& name) {
     return state.tensors.at(name).narrow(1, 0, t + time).transpose(1, 2);
   };
@@ -130,13 +114,7 @@ Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
       qkv[0].transpose(1, 2), with_newest("k"), with_newest("v"), mask, 0.0,
       /*is_causal=*/t == 0, {}, /*enable_gqa=*/config_.heads != config_.kv_heads);
   state.position += time;
-  return out_(y.transpose(1, 2).flatten(2));
-}
-
-int64_t FullAttention::state_bytes(int64_t t) const {
-  const int64_t pointers = config_.heads * (asked().with_self.pointers + asked().earlier.pointers);
-  return past_.bytes(t, 2 * config_.kv_heads * config_.key_width * element_size() + 4 * pointers) +
-         token_shift_elements(config_) * element_size();
+  return read_out(y.transpose(1, 2));
 }
 
 MixerEntry full_attention_entry() {
@@ -160,16 +138,18 @@ MixerEntry full_attention_entry() {
             if (config.rope && config.key_width % 2 != 0) {
               throw table.bad("head_width", "must be even for rope");
             }
-            if (table.has("mem")) {
-              config.mem = table.require("mem");
-              Publication publication;
-              publication.heads = config.heads;
-              publication.kv_heads = config.kv_heads;
-              publication.key_width = publication.value_width = config.key_width;
-              publication.rope = config.rope;
-              config.publication = publish(table, *defaults.mem, publication);
-            }
-            return std::make_shared<FullAttention>(config);
+            if (!table.has("mem")) return plan<FullAttention>(config);
+            config.mem = table.require("mem");
+            publish(table, *defaults.mem,
+                    {.heads = config.heads,
+                     .kv_heads = config.kv_heads,
+                     .key_width = config.key_width,
+                     .value_width = config.key_width,
+                     .rope = config.rope});
+            return MixerPlan{[config, mem = defaults.mem]() mutable {
+              config.publication = mem->at(config.mem);
+              return std::make_shared<FullAttention>(config);
+            }};
           }};
 }
 

@@ -2,12 +2,10 @@
 // for later layers.
 #pragma once
 
-#include <memory>
+#include <optional>
 
-#include "hopmix/nn/heads.h"
-#include "hopmix/nn/past.h"
+#include "hopmix/nn/cached_mixer.h"
 #include "hopmix/nn/publication.h"
-#include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {
 
@@ -15,34 +13,26 @@ struct FullAttentionConfig : HeadsConfig {
   int64_t kv_heads = 4;    // divides heads; consecutive query heads share keys and values
   int64_t key_width = 16;  // width of a head's q, k and v
   std::string mem = "";    // name to publish under; empty publishes nothing
-  std::shared_ptr<Publication> publication = nullptr;  // what is published
+  std::optional<Publication> publication = {};  // what is published
 };
 
 /// y_i = sum over j <= i of softmax_j(q_i . k_j / sqrt(D)) v_j, by ops::attention, or by
 /// attention_topk if a reader of the publication needs the selection.
-class FullAttention : public Mixer {
+class FullAttention : public CachedMixer {
  public:
   explicit FullAttention(const FullAttentionConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
-  Tensor step_each(const Tensor& x, std::span<State* const> states,
-                   std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
-  bool shares_cache() const override { return config_.publication != nullptr; }
+  bool shares_cache() const override { return config_.publication.has_value(); }
+
+ protected:
+  std::vector<Tensor> project(const Tensor& input, const Starts& start) override;  // q, k, v
+  Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context) override;
 
  private:
-  std::vector<Tensor> project(const Tensor& input, const Starts& start);  // q, k, v
-  // One token -> [B,heads * key_width].
-  Tensor attend(const std::vector<Tensor>& qkv, State& state, Context& context);
-  // What the readers need, known only later: they are built after this layer.
-  Publication asked() const { return config_.publication ? *config_.publication : Publication(); }
-
   FullAttentionConfig config_;
-  Past past_;
-  Linear qkv_{nullptr}, out_{nullptr};
+  Publication asked_;  // what the readers need; nothing if there are none
 };
 
 /// Keys `heads`, `kv_heads`, `head_width`, and `mem`, the name to publish under.

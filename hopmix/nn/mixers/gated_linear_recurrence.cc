@@ -1,6 +1,6 @@
 #include "hopmix/nn/mixers/gated_linear_recurrence.h"
 
-#include "hopmix/nn/recurrent_state.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -20,6 +20,8 @@ GatedLinearRecurrence::GatedLinearRecurrence(const GatedLinearRecurrenceConfig& 
     gates_->bias.narrow(0, 0, gates).copy_(torch::linspace(0.0, 5.0, gates));
   }
   out_ = register_module("out", linear(width, width));
+  keep(token_shift_state(config));
+  keep({{"y", {{width}, StateType::kSums}}});
 }
 
 std::pair<Tensor, Tensor> GatedLinearRecurrence::project(const Tensor& input) {
@@ -34,13 +36,6 @@ Tensor GatedLinearRecurrence::forward(const Tensor& x, Context& context) {
   const auto [a, u] = project(shift_tokens(config_, x, context.packing));
   const Tensor y = std::get<0>(ops::linear_recurrence(a, u, {}, context.packing.cu_seqlens()));
   return out_(context.wanted(y));
-}
-
-State GatedLinearRecurrence::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  state.tensors["y"] = torch::zeros({batch, config_.width}, state_options(options()));
-  return state;
 }
 
 Tensor GatedLinearRecurrence::step(const Tensor& x, State& state, Context&) {
@@ -59,11 +54,6 @@ Tensor GatedLinearRecurrence::prefill(const Tensor& x, State& state, Context&) {
   return out_(y);
 }
 
-int64_t GatedLinearRecurrence::state_bytes(int64_t) const {
-  return config_.width * state_element_size(options()) +
-         token_shift_elements(config_) * element_size();
-}
-
 GatedLinearRecurrenceConfig read_gated_recurrence(config::Table& table,
                                                   const BlockDefaults& defaults) {
   GatedLinearRecurrenceConfig config{read_heads_without_rope(table, defaults)};
@@ -78,7 +68,7 @@ MixerEntry gated_linear_recurrence_entry() {
           "1",
           "Gu et al. 2022 (diagonal SSM), De et al. 2024",
           [](config::Table& table, const BlockDefaults& defaults) {
-            return std::make_shared<GatedLinearRecurrence>(read_gated_recurrence(table, defaults));
+            return plan<GatedLinearRecurrence>(read_gated_recurrence(table, defaults));
           }};
 }
 

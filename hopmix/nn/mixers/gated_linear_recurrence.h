@@ -19,10 +19,8 @@ class GatedLinearRecurrence : public Mixer {
   explicit GatedLinearRecurrence(const GatedLinearRecurrenceConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  protected:

@@ -1,5 +1,6 @@
 #include "hopmix/nn/mixers/gla.h"
 
+#include "hopmix/nn/heads.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -34,10 +35,8 @@ Gla::Gla(const GlaConfig& config) : config_(config) {
   }
   norm_ = register_module("norm", std::make_shared<GatedHeadNorm>(values / config.heads));
   out_ = register_module("out", linear(values, config.width));
-}
-
-MatrixState Gla::matrix() const {
-  return {config_.heads, config_.keys() / config_.heads, config_.values() / config_.heads};
+  if (convolution_) keep(convolution_->state());
+  keep(matrix_state(config.heads, keys / config.heads, values / config.heads));
 }
 
 Tensor Gla::mix(const Tensor& x, const Tensor& qkv, Tensor* state,
@@ -62,27 +61,11 @@ Tensor Gla::forward(const Tensor& x, Context& context) {
   return out_(context.wanted(mix(x, read, nullptr, cu_seqlens)));
 }
 
-State Gla::initial_state(int64_t batch) const {
-  State state;
-  if (convolution_) convolution_->init_state(batch, state);
-  matrix().init(batch, options(), state);
-  return state;
-}
-
-Tensor Gla::step(const Tensor& x, State& state, Context& context) {
-  return prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor Gla::prefill(const Tensor& x, State& state, Context&) {
   const Tensor qkv = qkv_(x);
   const Tensor read = convolution_ ? convolution_->prefill(qkv, state) : qkv;
   state.position += x.size(1);
   return out_(mix(x, read, &state.tensors["S"]));
-}
-
-int64_t Gla::state_bytes(int64_t) const {
-  const int64_t taps = convolution_ ? convolution_->state_elements() : 0;
-  return matrix().bytes(element_size()) + taps * element_size();
 }
 
 MixerEntry gla_entry() {
@@ -99,7 +82,7 @@ MixerEntry gla_entry() {
             config.gate_rank = table.get_at_least("gate_rank", config.gate_rank, 1);
             config.gate_divisor = table.get("gate_divisor", config.gate_divisor);
             config.convolution = table.get_at_least("conv", config.convolution, 0);
-            return std::make_shared<Gla>(config);
+            return plan<Gla>(config);
           }};
 }
 

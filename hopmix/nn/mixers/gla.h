@@ -1,7 +1,7 @@
 // Gated linear attention (Yang et al. 2023, arXiv 2312.06635).
 #pragma once
 
-#include "hopmix/nn/heads.h"
+#include "hopmix/nn/linear.h"
 #include "hopmix/nn/matrix_state.h"
 #include "hopmix/nn/norm.h"
 #include "hopmix/nn/registry.h"
@@ -29,17 +29,13 @@ class Gla : public Mixer {
   explicit Gla(const GlaConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  private:
   /// x and qkv [B,T,*], the latter convolved -> [B,T,values]; advances `state`, if there is one.
   Tensor mix(const Tensor& x, const Tensor& qkv, Tensor* state,
              const std::optional<Tensor>& cu_seqlens = {});
-  MatrixState matrix() const;
 
   GlaConfig config_;
   Linear qkv_{nullptr}, gate_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};

@@ -31,6 +31,8 @@ Griffin::Griffin(const GriffinConfig& config) : config_(config) {
   gates_bias_ = register_parameter("gates_bias", torch::zeros(2 * width));
   const Tensor decays = torch::rand(width) * (0.999 - 0.9) + 0.9;
   lambda_ = register_parameter("lambda", inverse_softplus(-decays.log() / kDecayPower));
+  keep(conv_->state());
+  keep({{"h", {{width}, StateType::kSums}}});
 }
 
 std::pair<Tensor, Tensor> Griffin::gates(const Tensor& u) {
@@ -55,17 +57,6 @@ Tensor Griffin::forward(const Tensor& x, Context& context) {
   return out_(torch::gelu(gate_(context.wanted(x))) * h.to(u.scalar_type()));
 }
 
-State Griffin::initial_state(int64_t batch) const {
-  State state;
-  conv_->init_state(batch, state);
-  state.tensors["h"] = torch::zeros({batch, config_.recurrent_width}, state_options(options()));
-  return state;
-}
-
-Tensor Griffin::step(const Tensor& x, State& state, Context& context) {
-  return prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor Griffin::prefill(const Tensor& x, State& state, Context&) {
   const Tensor u = conv_->prefill(value_(x), state);
   const auto [a, added] = gates(u);
@@ -73,11 +64,6 @@ Tensor Griffin::prefill(const Tensor& x, State& state, Context&) {
   std::tie(h, last) = ops::linear_recurrence(a, added, last);
   state.position += x.size(1);
   return out_(torch::gelu(gate_(x)) * h.to(u.scalar_type()));
-}
-
-int64_t Griffin::state_bytes(int64_t) const {
-  return config_.recurrent_width * state_element_size(options()) +
-         conv_->state_elements() * element_size();
 }
 
 MixerEntry griffin_entry() {
@@ -92,7 +78,7 @@ MixerEntry griffin_entry() {
             config.heads = table.get_at_least("heads", defaults.heads, 1);
             config.recurrent_width = table.get_at_least("recurrent_width", defaults.width, 1);
             config.conv = table.get_at_least("conv", config.conv, 1);
-            return std::make_shared<Griffin>(config);
+            return plan<Griffin>(config);
           }};
 }
 

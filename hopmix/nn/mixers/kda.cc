@@ -23,6 +23,8 @@ Kda::Kda(const KdaConfig& config) : config_(config) {
   log_a_ = register_parameter("log_a", torch::empty(config.heads).uniform_(1, 16).log_());
   const Tensor dt = torch::empty(keys).uniform_(std::log(1e-3), std::log(0.1)).exp_();
   dt_bias_ = register_parameter("dt_bias", dt + torch::log(-torch::expm1(-dt)));  // softplus^-1
+  keep(conv_->state());
+  keep(matrix_state(config.heads, config.head_width, config.head_width * config.expand_v));
 }
 
 Tensor Kda::mix(const Tensor& x, const Tensor& qkv, Tensor* state,
@@ -52,25 +54,10 @@ Tensor Kda::forward(const Tensor& x, Context& context) {
   return read_out(context.wanted(o), context.wanted(x));
 }
 
-State Kda::initial_state(int64_t batch) const {
-  State state;
-  conv_->init_state(batch, state);
-  matrix().init(batch, options(), state);
-  return state;
-}
-
-Tensor Kda::step(const Tensor& x, State& state, Context& context) {
-  return prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor Kda::prefill(const Tensor& x, State& state, Context&) {
   const Tensor o = mix(x, conv_->prefill(qkv_(x), state), &state.tensors.at("S"));
   state.position += x.size(1);
   return read_out(o, x);
-}
-
-int64_t Kda::state_bytes(int64_t) const {
-  return matrix().bytes(element_size()) + conv_->state_elements() * element_size();
 }
 
 MixerEntry kda_entry() {
@@ -87,7 +74,7 @@ MixerEntry kda_entry() {
             config.expand_v = table.get_at_least("expand_v", config.expand_v, 1);
             config.rank = table.get_at_least("rank", config.head_width, 1);
             config.conv = table.get_at_least("conv", config.conv, 1);
-            return std::make_shared<Kda>(config);
+            return plan<Kda>(config);
           }};
 }
 

@@ -36,10 +36,7 @@ class Kda : public Mixer {
   explicit Kda(const KdaConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  private:
@@ -50,10 +47,6 @@ class Kda : public Mixer {
 
   /// From heads o [...,H,DV] and the input x [...,width] of their tokens.
   Tensor read_out(const Tensor& o, const Tensor& x);
-
-  MatrixState matrix() const {
-    return {config_.heads, config_.head_width, config_.head_width * config_.expand_v};
-  }
 
   KdaConfig config_;
   Linear qkv_{nullptr}, beta_{nullptr}, decay_in_{nullptr}, decay_out_{nullptr};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -27,11 +28,9 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config) : config_(
   if (!config.normalizer) {
     norm_ = register_module("norm", std::make_shared<RmsNorm>(config.head_width()));
   }
-}
-
-MatrixState LinearAttention::matrix() const {
-  const int64_t width = config_.head_width();
-  return {config_.heads, width, config_.normalizer ? width + 1 : width};
+  keep(token_shift_state(config));
+  const int64_t keys = config.head_width();
+  keep(matrix_state(config.heads, keys, config.normalizer ? keys + 1 : keys));
 }
 
 Tensor LinearAttention::features(const Tensor& x) const {
@@ -67,25 +66,10 @@ Tensor LinearAttention::forward(const Tensor& x, Context& context) {
   return out_(context.wanted(mix(input, nullptr, packing.cu_seqlens())));
 }
 
-State LinearAttention::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  matrix().init(batch, options(), state);
-  return state;
-}
-
-Tensor LinearAttention::step(const Tensor& x, State& state, Context& context) {
-  return prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor LinearAttention::prefill(const Tensor& x, State& state, Context&) {
   const Tensor input = shift_more_tokens(config_, x, state);
   state.position += x.size(1);
   return out_(mix(input, &state.tensors["S"]));
-}
-
-int64_t LinearAttention::state_bytes(int64_t) const {
-  return matrix().bytes(element_size()) + token_shift_elements(config_) * element_size();
 }
 
 MixerEntry linear_attention_entry() {
@@ -98,7 +82,7 @@ MixerEntry linear_attention_entry() {
             LinearAttentionConfig config{read_heads_without_rope(table, defaults)};
             config.feature_map = table.get_choice("feature_map", config.feature_map, kFeatureMaps);
             config.normalizer = table.get("normalizer", config.normalizer);
-            return std::make_shared<LinearAttention>(config);
+            return plan<LinearAttention>(config);
           }};
 }
 

@@ -21,17 +21,13 @@ class LinearAttention : public Mixer {
   explicit LinearAttention(const LinearAttentionConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  private:
   Tensor features(const Tensor& x) const;
   /// input [B,T,*] -> [B,T,width]; advances `state` [B,H,D,*], if there is one.
   Tensor mix(const Tensor& input, Tensor* state, const std::optional<Tensor>& cu_seqlens = {});
-  MatrixState matrix() const;
 
   LinearAttentionConfig config_;
   Linear qkv_{nullptr}, out_{nullptr};

@@ -9,8 +9,6 @@
 namespace hopmix::nn {
 namespace {
 
-FenwickState buckets(const MatrixState& one) { return {one.heads, one.keys, one.values}; }
-
 /// The single token of [B,1,H,...], shaped like states.
 Tensor token(const Tensor& x) { return as_state(x.select(1, 0)); }
 
@@ -28,12 +26,7 @@ int64_t read_levels(config::Table& table, const BlockDefaults& defaults) {
 LogLinearMamba2::LogLinearMamba2(const Mamba2Config& config, int64_t levels) : Mamba2(config) {
   factors_ =
       register_module("factors", std::make_shared<LevelFactors>(config.width, heads(), levels));
-}
-
-State LogLinearMamba2::initial_state(int64_t batch) const {
-  State state = Mamba2::initial_state(batch);
-  buckets(matrix()).init(batch, options(), state);
-  return state;
+  keep(fenwick_state(heads(), config.state, config.inner() / heads()));
 }
 
 // Updates the buckets token by token.
@@ -41,9 +34,12 @@ Tensor LogLinearMamba2::prefill(const Tensor& x, State& state, Context& context)
   return Mixer::prefill(x, state, context);
 }
 
+Tensor LogLinearMamba2::step(const Tensor& x, State& state, Context& context) {
+  return Mamba2::prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
 int64_t LogLinearMamba2::state_bytes(int64_t t) const {
-  return Mamba2::state_bytes(t) - matrix().bytes(element_size()) +
-         buckets(matrix()).bytes(t, element_size());
+  return Mixer::state_bytes(t) + fenwick_bytes(initial_state(1), t);
 }
 
 Tensor LogLinearMamba2::recur(const Tensor& u, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -62,21 +58,19 @@ LogLinearGatedDeltaNet::LogLinearGatedDeltaNet(const DeltaNetConfig& config, int
     : DeltaNet(config) {
   factors_ = register_module("factors",
                              std::make_shared<LevelFactors>(config.width, config.heads, levels));
-}
-
-State LogLinearGatedDeltaNet::initial_state(int64_t batch) const {
-  State state = DeltaNet::initial_state(batch);
-  buckets(matrix()).init(batch, options(), state);
-  return state;
+  keep(fenwick_state(config.heads, config.head_width, config.head_width * config.expand_v));
 }
 
 Tensor LogLinearGatedDeltaNet::prefill(const Tensor& x, State& state, Context& context) {
   return Mixer::prefill(x, state, context);
 }
 
+Tensor LogLinearGatedDeltaNet::step(const Tensor& x, State& state, Context& context) {
+  return DeltaNet::prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
 int64_t LogLinearGatedDeltaNet::state_bytes(int64_t t) const {
-  return DeltaNet::state_bytes(t) - matrix().bytes(element_size()) +
-         buckets(matrix()).bytes(t, element_size());
+  return Mixer::state_bytes(t) + fenwick_bytes(initial_state(1), t);
 }
 
 Tensor LogLinearGatedDeltaNet::recur(const Tensor& x, const Tensor& q, const Tensor& k,
@@ -104,7 +98,7 @@ MixerEntry log_linear_mamba2_entry() {
           "Guo et al. 2025 (arXiv 2506.04761)",
           [](config::Table& table, const BlockDefaults& defaults) {
             const Mamba2Config config = read_mamba2(table, defaults);
-            return std::make_shared<LogLinearMamba2>(config, read_levels(table, defaults));
+            return plan<LogLinearMamba2>(config, read_levels(table, defaults));
           }};
 }
 
@@ -116,7 +110,7 @@ MixerEntry log_linear_gated_deltanet_entry() {
           "Guo et al. 2025 (arXiv 2506.04761)",
           [](config::Table& table, const BlockDefaults& defaults) {
             const DeltaNetConfig config = read_deltanet(table, defaults, /*gated=*/true);
-            return std::make_shared<LogLinearGatedDeltaNet>(config, read_levels(table, defaults));
+            return plan<LogLinearGatedDeltaNet>(config, read_levels(table, defaults));
           }};
 }
 

@@ -15,7 +15,7 @@ class LogLinearMamba2 : public Mamba2 {
  public:
   LogLinearMamba2(const Mamba2Config& config, int64_t levels);
 
-  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return false; }
@@ -34,7 +34,7 @@ class LogLinearGatedDeltaNet : public DeltaNet {
  public:
   LogLinearGatedDeltaNet(const DeltaNetConfig& config, int64_t levels);
 
-  State initial_state(int64_t batch) const override;
+  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return false; }

@@ -20,6 +20,8 @@ Mamba::Mamba(const MambaConfig& config) : config_(config) {
   const Tensor a = torch::arange(1, config.state + 1, torch::kFloat32);
   log_a_ = register_parameter("log_a", a.log().repeat({inner}));
   d_ = register_parameter("d", torch::ones(inner));
+  keep(conv_->state());
+  keep({{"h", {{inner, config.state}, StateType::kSums}}});
   const torch::NoGradGuard no_grad;
   const double bound = 1 / std::sqrt(static_cast<double>(rank));
   torch::nn::init::uniform_(step_->weight, -bound, bound);
@@ -42,29 +44,12 @@ Tensor Mamba::forward(const Tensor& x, Context& context) {
   return out_(context.wanted(y) * torch::silu(context.wanted(uz[1])));
 }
 
-State Mamba::initial_state(int64_t batch) const {
-  State state;
-  conv_->init_state(batch, state);
-  state.tensors["h"] =
-      torch::zeros({batch, config_.inner(), config_.state}, state_options(options()));
-  return state;
-}
-
-Tensor Mamba::step(const Tensor& x, State& state, Context& context) {
-  return prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor Mamba::prefill(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> uz = linear_parts(x, {in_->weight}, {config_.inner(), config_.inner()});
   Tensor y, &h = state.tensors["h"];
   std::tie(y, h) = scan(conv_->prefill(uz[0], state), h);
   state.position += x.size(1);
   return out_(y * torch::silu(uz[1]));
-}
-
-int64_t Mamba::state_bytes(int64_t) const {
-  return config_.inner() * config_.state * state_element_size(options()) +
-         conv_->state_elements() * element_size();
 }
 
 MixerEntry mamba_entry() {
@@ -79,7 +64,7 @@ MixerEntry mamba_entry() {
             config.expand = table.get_at_least("expand", config.expand, 1);
             config.state = table.get_at_least("state", config.state, 1);
             config.conv = table.get_at_least("conv", config.conv, 1);
-            return std::make_shared<Mamba>(config);
+            return plan<Mamba>(config);
           }};
 }
 

@@ -30,6 +30,8 @@ Mamba2::Mamba2(const Mamba2Config& config) : config_(config) {
   dt_bias_ = register_parameter("dt_bias", dt + torch::log(-torch::expm1(-dt)));
   log_a_ = register_parameter("log_a", torch::log(torch::empty({heads()}).uniform_(1, 16)));
   d_ = register_parameter("d", torch::ones({heads()}));
+  keep(convolution_->state());
+  keep(matrix_state(heads(), config.state, head_width));
 }
 
 std::vector<int64_t> Mamba2::widths() const {
@@ -69,26 +71,11 @@ Tensor Mamba2::forward(const Tensor& x, Context& context) {
   return out_(context.wanted(mix(x, parts[0], xbc, parts[2], nullptr, cu_seqlens)));
 }
 
-State Mamba2::initial_state(int64_t batch) const {
-  State state;
-  convolution_->init_state(batch, state);
-  matrix().init(batch, options(), state);
-  return state;
-}
-
-Tensor Mamba2::step(const Tensor& x, State& state, Context& context) {
-  return Mamba2::prefill(x.unsqueeze(1), state, context).squeeze(1);
-}
-
 Tensor Mamba2::prefill(const Tensor& x, State& state, Context&) {
   const std::vector<Tensor> parts = in_(x).split_with_sizes(widths(), -1);
   const Tensor y = mix(x, parts[0], convolution_->prefill(parts[1], state), parts[2], &state);
   state.position += x.size(1);
   return out_(y);
-}
-
-int64_t Mamba2::state_bytes(int64_t) const {
-  return matrix().bytes(element_size()) + convolution_->state_elements() * element_size();
 }
 
 Mamba2Config read_mamba2(config::Table& table, const BlockDefaults& defaults) {
@@ -107,7 +94,7 @@ MixerEntry mamba2_entry() {
           "expand state / T",
           "Dao and Gu 2024 (arXiv 2405.21060)",
           [](config::Table& table, const BlockDefaults& defaults) {
-            return std::make_shared<Mamba2>(read_mamba2(table, defaults));
+            return plan<Mamba2>(read_mamba2(table, defaults));
           }};
 }
 

@@ -31,15 +31,11 @@ class Mamba2 : public Mixer {
   explicit Mamba2(const Mamba2Config& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
-  Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return true; }
 
  protected:
   int64_t heads() const { return config_.inner() / config_.head_width; }
-  MatrixState matrix() const { return {heads(), config_.state, config_.head_width}; }
 
   /// S_t = e^{g_t} S_{t-1} + k_t v_t^T -> q_t S_t [B,T,heads,head_width], for the layer's input u
   /// [B,T,width]. Continues from `state` and advances it, if there is one.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "hopmix/nn/selection.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -45,10 +46,19 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& i
   return torch::einsum("bhw,bhwd->bhd", {p, rows(v)});
 }
 
+std::vector<PatternCache::Entry> entries(const MuraConfig& config) {
+  const Publication& from = config.publication;
+  if (!config.own_kv) return {};
+  return {{"k", {{from.kv_heads, from.key_width}}}, {"v", {{from.kv_heads, from.value_width}}}};
+}
+
 }  // namespace
 
-Mura::Mura(const MuraConfig& config) : config_(config), past_("dense") {
-  const Publication& from = *config.publication;
+Mura::Mura(const MuraConfig& config)
+    : config_(config), cache_(Pattern("dense", 1), entries(config)) {
+  keep(token_shift_state(config));
+  keep(cache_.state());
+  const Publication& from = config.publication;
   q_ = register_module("q", linear(config.input_width(), config.heads * from.key_width));
   if (config.own_kv) {
     kv_ = register_module(
@@ -59,7 +69,7 @@ Mura::Mura(const MuraConfig& config) : config_(config), past_("dense") {
 
 Tensor Mura::queries(const Tensor& input, const Starts& start) {
   const Tensor q = split_heads(q_(input), config_.heads);
-  return config_.publication->rope ? apply_rope(q, start) : q;
+  return config_.publication.rope ? apply_rope(q, start) : q;
 }
 
 std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Starts& start,
@@ -68,7 +78,7 @@ std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Start
     return config_.gradient ? std::pair{cache.k, cache.v}
                             : std::pair{cache.k.detach(), cache.v.detach()};
   }
-  const Publication& from = *config_.publication;
+  const Publication& from = config_.publication;
   const std::vector<Tensor> kv = kv_(input).split_with_sizes(
       {from.kv_heads * from.key_width, from.kv_heads * from.value_width}, -1);
   const Tensor k = split_heads(kv[0], from.kv_heads);
@@ -76,7 +86,7 @@ std::pair<Tensor, Tensor> Mura::keys_and_values(const Tensor& input, const Start
 }
 
 Tensor Mura::forward(const Tensor& x, Context& context) {
-  SharedCache& cache = context.mem.at(config_.mem);
+  SharedCache& cache = *context.mem.at(config_.mem);
   const Packing& packing = context.packing;
   const Tensor input = shift_tokens(config_, x, packing);
   const auto [k, v] = keys_and_values(input, packing, cache);
@@ -87,24 +97,13 @@ Tensor Mura::forward(const Tensor& x, Context& context) {
   return out_(context.wanted(y.flatten(2)));
 }
 
-State Mura::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  if (config_.own_kv) {
-    const Publication& from = *config_.publication;
-    state.tensors["k"] = torch::empty({batch, 0, from.kv_heads, from.key_width}, options());
-    state.tensors["v"] = torch::empty({batch, 0, from.kv_heads, from.value_width}, options());
-  }
-  return state;
-}
-
 Tensor Mura::step(const Tensor& x, State& state, Context& context) {
-  SharedCache& cache = context.mem.at(config_.mem);
+  SharedCache& cache = *context.mem.at(config_.mem);
   const Tensor input = shift_tokens_step(config_, x, state);
   const Tensor q = queries(input, state.position).squeeze(1);
   auto [k, v] = keys_and_values(input, state.position, cache);
   if (config_.own_kv) {
-    past_.append(state, {{"k", k.squeeze(1)}, {"v", v.squeeze(1)}});
+    cache_.append(state, {k, v});
     k = state.tensors.at("k").narrow(1, 0, state.position + 1);
     v = state.tensors.at("v").narrow(1, 0, state.position + 1);
   }
@@ -117,9 +116,7 @@ Tensor Mura::step(const Tensor& x, State& state, Context& context) {
 }
 
 int64_t Mura::state_bytes(int64_t t) const {
-  const Publication& from = *config_.publication;
-  const int64_t own = config_.own_kv ? from.kv_heads * (from.key_width + from.value_width) : 0;
-  return token_shift_elements(config_) * element_size() + past_.bytes(t, own * element_size());
+  return Mixer::state_bytes(t) + cache_.bytes(t, options());
 }
 
 MixerEntry mura_entry() {
@@ -130,14 +127,11 @@ MixerEntry mura_entry() {
           "Eitan et al. 2026 (MURA)",
           [](config::Table& table, const BlockDefaults& defaults) {
             MuraConfig config;
-            config.publication = find_publication(table, *defaults.mem);
+            Publication& from = find_publication(table, *defaults.mem);
+            config.publication = from;
             config.mem = table.require("mem");
             config.width = defaults.width;
-            config.heads = table.get_at_least("heads", config.publication->heads, 1);
-            if (config.heads % config.publication->heads != 0) {
-              throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
-                                           "', " + std::to_string(config.publication->heads));
-            }
+            config.heads = read_reader_heads(table, from);
             config.token_shift = table.get("token_shift", defaults.token_shift);
             config.widths = read_widths(table, config.widths);
             config.cumulative =
@@ -148,8 +142,8 @@ MixerEntry mura_entry() {
             if (config.own_kv && !config.gradient) {
               throw table.bad("gradient", "does not apply with kv = 'own'");
             }
-            config.publication->ask(config.widths, config.include_self);
-            return std::make_shared<Mura>(config);
+            from.ask(config.widths, config.include_self);
+            return plan<Mura>(config);
           },
           /*reads_mem=*/true};
 }

@@ -2,20 +2,19 @@
 // Sequence Models via Multi-Hop Retrieval" (Definition 3.1).
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "hopmix/nn/heads.h"
-#include "hopmix/nn/past.h"
+#include "hopmix/nn/pattern_cache.h"
 #include "hopmix/nn/publication.h"
-#include "hopmix/nn/registry.h"
+#include "hopmix/nn/shared_cache.h"
 
 namespace hopmix::nn {
 
 struct MuraConfig : HeadsConfig {
-  std::string mem;  // the published cache to read
-  std::shared_ptr<Publication> publication;
+  std::string mem;                             // the published cache to read
+  Publication publication;                     // its sizes
   std::vector<int64_t> widths = {8, 1, 1, 1};  // links followed at each hop
   bool cumulative = true;    // reached in up to this many hops; otherwise in exactly this many
   bool include_self = true;  // a token may be among its own best positions
@@ -31,7 +30,6 @@ class Mura : public Mixer {
   explicit Mura(const MuraConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return true; }
@@ -42,7 +40,7 @@ class Mura : public Mixer {
                                             const SharedCache& cache);
 
   MuraConfig config_;
-  Past past_;  // for its own keys and values
+  PatternCache cache_;  // for its own keys and values
   Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
 };
 

@@ -31,10 +31,10 @@ State take(size_t branch, State& whole) {
   return part;
 }
 
-// Builds the mixer of a branch's table. Its output must be one that can be added to the others'.
-std::shared_ptr<Mixer> make_branch(config::Table& table, const BlockDefaults& defaults) {
-  std::shared_ptr<Mixer> branch = make_mixer(table, defaults);
-  if (branch->one_vector_a_hop()) {
+// Reads the mixer of a branch's table. Its output must be one that can be added to the others'.
+MixerPlan read_branch(config::Table& table, const BlockDefaults& defaults) {
+  MixerPlan branch = read_mixer(table, defaults);
+  if (branch.one_vector_a_hop) {
     throw table.bad("readout",
                     "returns one vector per hop, which only the last block of a model may do");
   }
@@ -43,12 +43,20 @@ std::shared_ptr<Mixer> make_branch(config::Table& table, const BlockDefaults& de
 }
 
 // Attention to the kappa entries retrieved from the cache that `table` names.
-std::shared_ptr<Mixer> retrieved_branch(config::Table& table, const BlockDefaults& defaults) {
+MixerPlan retrieved_branch(config::Table& table, const BlockDefaults& defaults) {
   const int64_t kappa = read_kappa(table, 32);
   toml::table keys{
       {"mixer", "mura"}, {"mem", table.require("mem")}, {"widths", toml::array{kappa}}};
   config::Table branch(keys, table.path());
-  return make_mixer(branch, defaults);
+  return read_mixer(branch, defaults);
+}
+
+MixerPlan side_by_side(int64_t width, const std::vector<MixerPlan>& plans, Combine combine) {
+  return {[=] {
+    std::vector<std::shared_ptr<Mixer>> branches;
+    for (const MixerPlan& branch : plans) branches.push_back(branch.build());
+    return std::make_shared<Parallel>(width, branches, combine);
+  }};
 }
 
 }  // namespace
@@ -156,18 +164,18 @@ MixerEntry parallel_entry() {
           "their sum",
           "Dong et al. 2024 (Hymba, arXiv 2411.13676)",
           [](config::Table& table, const BlockDefaults& defaults) {
-            std::vector<std::shared_ptr<Mixer>> branches;
+            std::vector<MixerPlan> branches;
             const toml::array fallback{toml::table{{"mixer", "mamba"}},
                                        toml::table{{"mixer", "local_attention"}}};
             for (config::Table& branch : table.tables("branches", fallback)) {
-              branches.push_back(make_branch(branch, defaults));
+              branches.push_back(read_branch(branch, defaults));
             }
             if (branches.empty()) {
               throw table.bad("branches", "needs at least one table with a mixer");
             }
             const std::string combine = table.get_choice("combine", "mean", {"mean", "gates"});
-            return std::make_shared<Parallel>(defaults.width, branches,
-                                              combine == "mean" ? Combine::kMean : Combine::kGates);
+            return side_by_side(defaults.width, branches,
+                                combine == "mean" ? Combine::kMean : Combine::kGates);
           }};
 }
 
@@ -180,10 +188,9 @@ MixerEntry topk_access_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             config::Table recurrent = table.table("recurrent");
             recurrent.get("mixer", "gated_deltanet");
-            const auto base = make_branch(recurrent, defaults);
-            return std::make_shared<Parallel>(defaults.width,
-                                              std::vector{base, retrieved_branch(table, defaults)},
-                                              Combine::kGates);
+            const MixerPlan base = read_branch(recurrent, defaults);
+            return side_by_side(defaults.width, {base, retrieved_branch(table, defaults)},
+                                Combine::kGates);
           },
           /*reads_mem=*/true};
 }
@@ -198,10 +205,9 @@ MixerEntry hysparse_entry() {
             toml::table local{{"mixer", "local_attention"},
                               {"window", table.get_at_least("window", 64, 2)}};
             config::Table branch(local, table.path());
-            return std::make_shared<Parallel>(
-                defaults.width,
-                std::vector{make_mixer(branch, defaults), retrieved_branch(table, defaults)},
-                Combine::kGates);
+            return side_by_side(defaults.width,
+                                {read_mixer(branch, defaults), retrieved_branch(table, defaults)},
+                                Combine::kGates);
           },
           /*reads_mem=*/true};
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hopmix/nn/shared_cache.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -16,19 +18,28 @@ constexpr double kWidestGate = 0.9;
 constexpr double kSmallWeight = 0.1;
 constexpr int64_t kMostHops = 4096;
 
+// The shape of z of a token. No later token reads the last hop.
+std::vector<int64_t> entry(const RetrievedRecurrenceConfig& config) {
+  const int64_t value_width = config.publication.value_width;
+  if (config.scalar()) return {config.heads, value_width};
+  return {config.heads, config.hops, value_width};
+}
+
 }  // namespace
 
 RetrievedRecurrence::RetrievedRecurrence(const RetrievedRecurrenceConfig& config)
-    : config_(config), past_("dense") {
-  const int64_t heads = config.heads, value_width = config.publication->value_width;
-  gates_ = register_module("gates",
-                           linear(config.input_width(), (scalar() ? 3 : 1) * heads, /*bias=*/true));
-  const int64_t vectors = config.readout == "joint" && !scalar() ? config.hops + 1 : 1;
+    : config_(config), cache_(Pattern("dense", 1), {{"z", {entry(config)}}}) {
+  keep(token_shift_state(config));
+  keep(cache_.state());
+  const int64_t heads = config.heads, value_width = config.publication.value_width;
+  gates_ = register_module(
+      "gates", linear(config.input_width(), (config_.scalar() ? 3 : 1) * heads, /*bias=*/true));
+  const int64_t vectors = config.readout == "joint" && !config_.scalar() ? config.hops + 1 : 1;
   out_ = register_module("out", linear(heads * vectors * value_width, config.width));
   const torch::NoGradGuard no_grad;
   gates_->weight.mul_(kSmallWeight);
   Tensor gate = gates_->bias.narrow(0, 0, heads);
-  if (scalar()) {
+  if (config_.scalar()) {
     gate.copy_(heads > 1 ? torch::linspace(-kWidestGate, kWidestGate, heads).atanh()
                          : torch::ones(1));
   } else {
@@ -38,23 +49,23 @@ RetrievedRecurrence::RetrievedRecurrence(const RetrievedRecurrenceConfig& config
 
 std::vector<Tensor> RetrievedRecurrence::gates(const Tensor& input) {
   const Tensor all = gates_(input);
-  if (!scalar()) return {torch::sigmoid(all)};
+  if (!config_.scalar()) return {torch::sigmoid(all)};
   const std::vector<Tensor> parts = all.chunk(3, -1);
   return {torch::tanh(parts[0]), torch::sigmoid(parts[1]), torch::sigmoid(parts[2])};
 }
 
 Tensor RetrievedRecurrence::read(const Tensor& z) {
-  if (!one_vector_a_hop()) return out_(z.flatten(scalar() ? -2 : -3));
+  if (!one_vector_a_hop()) return out_(z.flatten(config_.scalar() ? -2 : -3));
   return out_(z.slice(-2, 1).transpose(-2, -3).flatten(-2));  // [...,hops,heads*DV]
 }
 
 Tensor RetrievedRecurrence::forward(const Tensor& x, Context& context) {
-  const SharedCache& cache = context.mem.at(config_.mem);
+  const SharedCache& cache = *context.mem.at(config_.mem);
   const auto& cu_seqlens = context.packing.cu_seqlens();
   const std::vector<Tensor> gate = gates(shift_tokens(config_, x, context.packing));
   const Tensor indices = cache.earlier.indices.slice(3, 0, config_.kappa);
   Tensor z;
-  if (scalar()) {
+  if (config_.scalar()) {
     const int64_t group = config_.heads / cache.q.size(2);
     z = ops::retrieved_glr(cache.q.repeat_interleave(group, 2), cache.k, cache.v, gate[0], gate[1],
                            gate[2], indices.repeat_interleave(group, 2), {}, cu_seqlens);
@@ -65,23 +76,8 @@ Tensor RetrievedRecurrence::forward(const Tensor& x, Context& context) {
   return read(context.wanted(z));
 }
 
-std::vector<int64_t> RetrievedRecurrence::entry() const {
-  const int64_t value_width = config_.publication->value_width;
-  if (scalar()) return {config_.heads, value_width};
-  return {config_.heads, config_.hops, value_width};  // no later token reads the last hop
-}
-
-State RetrievedRecurrence::initial_state(int64_t batch) const {
-  State state;
-  init_token_shift(config_, batch, options(), state);
-  std::vector<int64_t> shape = {batch, 0};
-  for (const int64_t size : entry()) shape.push_back(size);
-  state.tensors["z"] = torch::empty(shape, options());
-  return state;
-}
-
 Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context) {
-  const SharedCache& cache = context.mem.at(config_.mem);
+  const SharedCache& cache = *context.mem.at(config_.mem);
   std::vector<Tensor> gate = gates(shift_tokens_step(config_, x, state));
   for (Tensor& g : gate) g = g.squeeze(1).unsqueeze(-1);  // [B,heads,1]
   const int64_t heads = config_.heads;
@@ -90,10 +86,8 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
   };
   const Tensor v = by_head(cache.v.slice(1, -1)).squeeze(2);  // [B,heads,DV]
 
-  int64_t entries = 1;
-  for (const int64_t size : entry()) entries *= size;
-  entries /= heads;
-  Tensor sum = torch::zeros({x.size(0), heads, entries}, v.options());
+  const int64_t numbers = c10::multiply_integers(entry(config_)) / heads;
+  Tensor sum = torch::zeros({x.size(0), heads, numbers}, v.options());
   if (state.position > 0) {
     const Tensor list = by_head(cache.earlier.indices.slice(3, 0, config_.kappa))
                             .squeeze(2)
@@ -111,26 +105,24 @@ Tensor RetrievedRecurrence::step(const Tensor& x, State& state, Context& context
     const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
     const Tensor scores = torch::einsum("bhd,bhkd->bhk", {q * scale, listed(cache.k)});
     const Tensor p = torch::softmax(scores.masked_fill(list < 0, -INFINITY), -1);
-    sum = torch::einsum("bhk,bhkd->bhd", {p, listed(past_.held_rows(state, "z").flatten(3))});
+    sum = torch::einsum("bhk,bhkd->bhd", {p, listed(cache_.held_rows(state, "z").flatten(3))});
   }
 
   Tensor kept, z;
-  if (scalar()) {
+  if (config_.scalar()) {
     kept = (gate[1] + gate[2]) * v + gate[0] * sum;
     z = kept - gate[1] * v;
   } else {
     z = torch::cat({v.unsqueeze(2), (gate[0] * sum).unflatten(2, {config_.hops, v.size(2)})}, 2);
     kept = z.slice(2, 0, config_.hops);
   }
-  past_.append(state, {{"z", kept}});
+  cache_.append(state, {kept.unsqueeze(1)});
   ++state.position;
   return read(z);
 }
 
 int64_t RetrievedRecurrence::state_bytes(int64_t t) const {
-  int64_t of_token = 1;
-  for (const int64_t size : entry()) of_token *= size;
-  return token_shift_elements(config_) * element_size() + past_.bytes(t, of_token * element_size());
+  return Mixer::state_bytes(t) + cache_.bytes(t, options());
 }
 
 MixerEntry retrieved_recurrence_entry() {
@@ -141,20 +133,16 @@ MixerEntry retrieved_recurrence_entry() {
           "hopmix; docs/retrieved-recurrence.md",
           [](config::Table& table, const BlockDefaults& defaults) {
             RetrievedRecurrenceConfig config;
-            config.publication = find_publication(table, *defaults.mem);
+            Publication& from = find_publication(table, *defaults.mem);
+            config.publication = from;
             config.mem = table.require("mem");
             config.width = defaults.width;
             config.token_shift = table.get("token_shift", defaults.token_shift);
             config.kappa = read_kappa(table, config.kappa);
             config.form = table.get_choice("form", config.form, {"register", "scalar"});
-            const int64_t heads = config.publication->heads;
-            config.heads = heads;
+            config.heads = from.heads;
             if (config.form == "scalar") {
-              config.heads = table.get_at_least("heads", heads, 1);
-              if (config.heads % heads != 0) {
-                throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
-                                             "', " + std::to_string(heads));
-              }
+              config.heads = read_reader_heads(table, from);
             } else {
               config.hops = table.get_at_least("hops", std::max<int64_t>(defaults.readouts, 4), 1);
               if (config.hops > kMostHops) {
@@ -166,8 +154,10 @@ MixerEntry retrieved_recurrence_entry() {
                                             std::to_string(defaults.readouts));
               }
             }
-            config.publication->ask({config.kappa}, /*include_self=*/false);
-            return std::make_shared<RetrievedRecurrence>(config);
+            from.ask({config.kappa}, /*include_self=*/false);
+            MixerPlan result = plan<RetrievedRecurrence>(config);
+            result.one_vector_a_hop = config.readout == "shared";
+            return result;
           },
           /*reads_mem=*/true};
 }

@@ -2,23 +2,23 @@
 // any length in one layer (docs/retrieved-recurrence.md).
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "hopmix/nn/heads.h"
-#include "hopmix/nn/past.h"
+#include "hopmix/nn/pattern_cache.h"
 #include "hopmix/nn/publication.h"
-#include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {
 
 struct RetrievedRecurrenceConfig : HeadsConfig {
-  std::string mem;  // the publication to read: cache, scores and selection
-  std::shared_ptr<Publication> publication;
+  std::string mem;                // the publication to read: cache, scores and selection
+  Publication publication;        // its sizes
   int64_t kappa = 8;              // links per token: its best strictly earlier positions
   std::string form = "register";  // or "scalar"
   int64_t hops = 4;               // K, the length of the shift register
   std::string readout = "joint";  // register only: one vector of all hops, or "shared"
+
+  bool scalar() const { return form == "scalar"; }
 };
 
 /// With P_ij the softmax over the kappa best j < i of the publisher's scores, and v its values:
@@ -33,21 +33,18 @@ class RetrievedRecurrence : public Mixer {
   explicit RetrievedRecurrence(const RetrievedRecurrenceConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return true; }
   bool one_vector_a_hop() const override { return config_.readout == "shared"; }
 
  private:
-  bool scalar() const { return config_.form == "scalar"; }
   std::vector<Tensor> gates(
-      const Tensor& input);            // [B,T,heads] each: gate, and of scalar d, d_self
-  Tensor read(const Tensor& z);        // [...,heads,hops+1,DV] or [...,heads,DV]
-  std::vector<int64_t> entry() const;  // shape of the entry cached per token
+      const Tensor& input);      // [B,T,heads] each: gate, and of scalar d, d_self
+  Tensor read(const Tensor& z);  // [...,heads,hops+1,DV] or [...,heads,DV]
 
   RetrievedRecurrenceConfig config_;
-  Past past_;
+  PatternCache cache_;
   Linear gates_{nullptr}, out_{nullptr};
 };
 

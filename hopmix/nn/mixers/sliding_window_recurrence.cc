@@ -1,6 +1,7 @@
 #include "hopmix/nn/mixers/sliding_window_recurrence.h"
 
 #include "hopmix/nn/recurrent_state.h"
+#include "hopmix/nn/token_shift.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -8,6 +9,7 @@ namespace hopmix::nn {
 SlidingWindowRecurrence::SlidingWindowRecurrence(const SlidingWindowRecurrenceConfig& config)
     : GatedLinearRecurrence(config), block_(config.block) {
   if (block_ < 1) throw Error("block = " + std::to_string(block_) + ": must be at least 1");
+  keep({{"own", {{config.width}, StateType::kSums}}});
 }
 
 Tensor SlidingWindowRecurrence::forward(const Tensor& x, Context& context) {
@@ -15,12 +17,6 @@ Tensor SlidingWindowRecurrence::forward(const Tensor& x, Context& context) {
   const Tensor y = std::get<0>(
       ops::sliding_window_recurrence(a, u, block_, {}, /*start=*/0, context.packing.cu_seqlens()));
   return out_(context.wanted(y));
-}
-
-State SlidingWindowRecurrence::initial_state(int64_t batch) const {
-  State state = GatedLinearRecurrence::initial_state(batch);
-  state.tensors["own"] = torch::zeros({batch, config_.width}, state_options(options()));
-  return state;
 }
 
 Tensor SlidingWindowRecurrence::step(const Tensor& x, State& state, Context&) {
@@ -48,10 +44,6 @@ Tensor SlidingWindowRecurrence::prefill(const Tensor& x, State& state, Context&)
   return out_(y);
 }
 
-int64_t SlidingWindowRecurrence::state_bytes(int64_t t) const {
-  return GatedLinearRecurrence::state_bytes(t) + config_.width * state_element_size(options());
-}
-
 MixerEntry sliding_window_recurrence_entry() {
   return {"sliding_window_recurrence",
           "y_t = a_t y_{t-1} + b_t v_t, begun at the start of the block before",
@@ -61,7 +53,7 @@ MixerEntry sliding_window_recurrence_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             SlidingWindowRecurrenceConfig config{read_gated_recurrence(table, defaults)};
             config.block = table.get_at_least("block", config.block, 1);
-            return std::make_shared<SlidingWindowRecurrence>(config);
+            return plan<SlidingWindowRecurrence>(config);
           }};
 }
 

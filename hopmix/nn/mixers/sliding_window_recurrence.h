@@ -18,10 +18,8 @@ class SlidingWindowRecurrence : public GatedLinearRecurrence {
   explicit SlidingWindowRecurrence(const SlidingWindowRecurrenceConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
-  State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
-  int64_t state_bytes(int64_t t) const override;
   bool same_step_anywhere() const override { return false; }  // depends on the block
 
  private:
