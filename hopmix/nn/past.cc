@@ -69,6 +69,31 @@ void Past::check_length(int64_t tokens) const {
   if (fixed()) bind(tokens - 1);
 }
 
+void Past::check_step(int64_t position) const { bind(inherits() ? position + 1 : position); }
+
+bool Past::names_tokens(const std::string& name) const { return inherits() && name == kTokens; }
+
+void Past::check_tokens(const State& state) const {
+  if (!inherits()) return;
+  const std::vector<int32_t>& reads = row(state.position);
+  const auto found = state.tensors.find(kTokens);
+  if (found == state.tensors.end()) {
+    if (reads.empty()) return;
+    throw Error(std::string("tensor '") + kTokens + "' is missing");
+  }
+  const Tensor& tokens = found->second;
+  std::vector<int32_t> held;
+  if (tokens.scalar_type() == torch::kInt32 && tokens.dim() == 2 && tokens.size(0) == 1 &&
+      tokens.size(1) >= count(reads)) {
+    const auto* first = tokens.const_data_ptr<int32_t>();
+    held.assign(first, first + reads.size());
+    std::sort(held.begin(), held.end());
+    if (held == reads) return;
+  }
+  throw Error(std::string("tensor '") + kTokens + "' must name the tokens that token " +
+              std::to_string(state.position) + " reads");
+}
+
 const std::vector<int32_t>& Past::row(int64_t i) const {
   Row& row = rows_[static_cast<size_t>(i % 2)];
   if (row.token != i) {

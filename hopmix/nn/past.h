@@ -42,6 +42,16 @@ class Past {
   /// Throws Error if the pattern does not cover this many tokens.
   void check_length(int64_t tokens) const;
 
+  /// Throws Error if a token at this position cannot be appended. Cheap.
+  void check_step(int64_t position) const;
+
+  /// Whether it keeps the tensor `name` by itself, besides the entries.
+  bool names_tokens(const std::string& name) const;
+
+  /// Throws Error unless the state, of one sequence, names exactly the tokens that token
+  /// `state.position` reads.
+  void check_tokens(const State& state) const;
+
   /// The tokens that token `state.position` reads, in the order of `read`.
   std::vector<int32_t> tokens(const State& state) const;
 

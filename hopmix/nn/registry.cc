@@ -1,5 +1,6 @@
 #include "hopmix/nn/registry.h"
 
+#include "hopmix/base/memory_size.h"
 #include "hopmix/base/nearest.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
@@ -64,6 +65,20 @@ const MixerEntry& find_mixer(const std::string& name) {
   throw Error("unknown mixer '" + name + "'" + suggestion(name, names));
 }
 
+namespace {
+
+// The state of a recurrence is allocated whole, in training too.
+void check_state_size(const Mixer& mixer) {
+  if (mixer.past()) return;
+  const int64_t bytes = mixer.state_bytes(0), memory = memory_size();
+  if (bytes <= memory / 2) return;
+  throw Error("the state of a sequence takes " + format_bytes(bytes) +
+              ", too much for this machine's memory, " + format_bytes(memory) +
+              "; lower the layer's own sizes");
+}
+
+}  // namespace
+
 std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& defaults) {
   const MixerEntry* entry = nullptr;
   const std::string name = table.require("mixer");
@@ -73,7 +88,9 @@ std::shared_ptr<Mixer> make_mixer(config::Table& table, const BlockDefaults& def
     throw Error(table.name("mixer") + ": " + error.what());
   }
   try {
-    return entry->make(table, defaults);
+    std::shared_ptr<Mixer> mixer = entry->make(table, defaults);
+    check_state_size(*mixer);
+    return mixer;
   } catch (const Error& error) {
     const std::string message = error.what();
     const bool named = message.find(table.path()) != std::string::npos;

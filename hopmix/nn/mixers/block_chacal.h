@@ -19,6 +19,7 @@ class BlockChacal : public Mixer {
 
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
+  void check_state(const State& state) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 

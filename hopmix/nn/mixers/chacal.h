@@ -27,6 +27,7 @@ class Chacal : public Mixer {
   Tensor step_each(const Tensor& x, std::span<State* const> states,
                    std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  const Past* past() const override { return &past_; }
   int64_t state_bytes(int64_t t) const override;
 
  private:

@@ -141,7 +141,7 @@ MixerEntry chimera_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             ChimeraConfig config{read_heads_without_rope(table, defaults)};
             config.pattern = read_pattern(table, config.pattern, defaults);
-            config.state = table.get_at_least("state", config.state, 1);
+            config.state = table.get_between("state", config.state, 1, kMostSize);
             return std::make_shared<Chimera>(config);
           }};
 }

@@ -31,6 +31,7 @@ class Chimera : public Mixer {
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  const Past* past() const override { return &past_; }
   int64_t state_bytes(int64_t t) const override;
   void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 

@@ -30,6 +30,8 @@ class FullAttention : public Mixer {
   Tensor step_each(const Tensor& x, std::span<State* const> states,
                    std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  const Past* past() const override { return &past_; }
+  void check_state(const State& state) const override;
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return config_.publication != nullptr; }
 

@@ -133,7 +133,7 @@ MixerEntry mura_entry() {
             config.publication = find_publication(table, *defaults.mem);
             config.mem = table.require("mem");
             config.width = defaults.width;
-            config.heads = table.get_at_least("heads", config.publication->heads, 1);
+            config.heads = table.get_between("heads", config.publication->heads, 1, kMostSize);
             if (config.heads % config.publication->heads != 0) {
               throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
                                            "', " + std::to_string(config.publication->heads));

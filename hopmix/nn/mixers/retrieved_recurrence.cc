@@ -150,13 +150,14 @@ MixerEntry retrieved_recurrence_entry() {
             const int64_t heads = config.publication->heads;
             config.heads = heads;
             if (config.form == "scalar") {
-              config.heads = table.get_at_least("heads", heads, 1);
+              config.heads = table.get_between("heads", heads, 1, kMostSize);
               if (config.heads % heads != 0) {
                 throw table.bad("heads", "must be a multiple of the heads of mem '" + config.mem +
                                              "', " + std::to_string(heads));
               }
             } else {
-              config.hops = table.get_at_least("hops", std::max<int64_t>(defaults.readouts, 4), 1);
+              config.hops =
+                  table.get_between("hops", std::max<int64_t>(defaults.readouts, 4), 1, kMostSize);
               if (config.hops > kMostHops) {
                 throw table.bad("hops", "must be at most " + std::to_string(kMostHops));
               }

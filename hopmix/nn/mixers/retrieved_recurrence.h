@@ -35,6 +35,7 @@ class RetrievedRecurrence : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   State initial_state(int64_t batch) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  const Past* past() const override { return &past_; }
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return true; }
   bool one_vector_a_hop() const override { return config_.readout == "shared"; }

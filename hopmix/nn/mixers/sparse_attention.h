@@ -25,6 +25,7 @@ class SparseAttention : public Mixer {
   Tensor step_each(const Tensor& x, std::span<State* const> states,
                    std::span<Context> contexts) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  const Past* past() const override { return &past_; }
   int64_t state_bytes(int64_t t) const override;
   void check_length(int64_t tokens) const override { past_.check_length(tokens); }
 
