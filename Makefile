@@ -52,13 +52,13 @@ performance: build data
 	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule kda log_linear_attention \
 	  log_linear_delta_rule selective_scan sdpa eager_linear_attention eager_ssd eager_gla eager_delta_rule \
 	  eager_gated_delta_rule eager_log_linear_attention selective_scan_steps \
-	  --heads 4 --length 1024 4096 --json results/performance-recurrent.json
+	  --heads 4 --length 1024,4096 --json results/performance-recurrent.json
 	@$(BUILD)/bin/hopmix bench linear_attention ssd gla delta_rule gated_delta_rule sdpa --dtype bfloat16 \
-	  --heads 4 --length 1024 4096 --json results/performance-recurrent-bfloat16.json
+	  --heads 4 --length 1024,4096 --json results/performance-recurrent-bfloat16.json
 	@$(BUILD)/bin/hopmix bench attention_topk gather_attention mura_attention retrieved_recurrence retrieved_glr topk_by_scores sdpa \
 	  --json results/performance-retrieval.json
 	@$(BUILD)/bin/hopmix bench --crossover --json results/performance-crossover.json --plot results/performance-crossover.svg
-	@$(BUILD)/bin/hopmix bench dense_recurrence chacal block_chacal sdpa --dtype bfloat16 --length 1024 4096 --json results/performance-bfloat16.json
+	@$(BUILD)/bin/hopmix bench dense_recurrence chacal block_chacal sdpa --dtype bfloat16 --length 1024,4096 --json results/performance-bfloat16.json
 	@$(BUILD)/bin/hopmix bench long --forward --json results/performance-long.json --plot results/performance-long.svg
 	@$(BUILD)/bin/hopmix bench train --json results/performance-train.json
 	@scripts/performance_page.py

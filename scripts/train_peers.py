@@ -133,8 +133,10 @@ class Text:
 
 
 def learning_rate(train, step):
-    warm = min(1.0, (step + 1) / train["warmup"]) if train["warmup"] > 0 else 1.0
-    return train["lr"] * warm * 0.5 * (1.0 + math.cos(math.pi * step / train["steps"]))
+    warmup, steps = train["warmup"], train["steps"]
+    if step < warmup:
+        return train["lr"] * (step + 1) / warmup
+    return train["lr"] * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
 def train_torch(model, run, train, text, seed):

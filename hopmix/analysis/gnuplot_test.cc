@@ -67,8 +67,15 @@ TEST_F(Gnuplot, ItsOwnComplaintIsPassedOn) {
 
 TEST_F(Gnuplot, APlaceThatCannotBeWrittenIsNamed) {
   const std::filesystem::path output = folder_ / "no" / "a.png";
-  EXPECT_EQ(error("plot x", output), "cannot plot '" + output.string() +
-                                         "': gnuplot says: cannot open file; output not changed");
+  EXPECT_EQ(error("plot [0:1] x", output),
+            "cannot write '" + output.string() + "': No such file or directory");
+}
+
+TEST_F(Gnuplot, ALinkIsFollowed) {
+  std::filesystem::create_symlink("a.svg", folder_ / "link.svg");
+  plot("plot [0:1] x", folder_ / "link.svg", 300, 200);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.svg"));
+  EXPECT_NE(read_file(folder_ / "a.svg").find("<svg"), std::string::npos);
 }
 
 TEST_F(Gnuplot, AMissingProgramIsNamed) {

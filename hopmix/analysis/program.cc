@@ -9,9 +9,10 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <system_error>
+#include <string>
 
 #include "hopmix/base/error.h"
+#include "hopmix/base/files.h"
 
 extern char** environ;
 
@@ -89,23 +90,24 @@ End run(const std::vector<std::string>& command, const std::string& input,
 }  // namespace
 
 std::filesystem::path temporary_for(const std::filesystem::path& output) {
-  return output.string() + ".tmp";
+  const std::string name = "hopmix-plot-" + std::to_string(::getpid());
+  return std::filesystem::temp_directory_path() / (name + output.extension().string());
 }
 
 Drawn draw(const std::vector<std::string>& command, const std::string& input,
            const std::filesystem::path& output) {
   const std::filesystem::path temporary = temporary_for(output);
   const End end = run(command, input, output);
-  const bool done = end.found && end.status == 0;
-  std::error_code moved, ignored;
-  if (done) std::filesystem::rename(temporary, output, moved);
-  if (done && !moved) return {true, end.messages};
-  std::filesystem::remove(temporary, ignored);
+  const std::shared_ptr<void> remove(nullptr, [&](void*) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+  });
   if (!end.found) {
     fail(output, "the program " + command[0] + " is not installed or not on PATH");
   }
-  if (done) fail(output, moved.message());
-  return {false, end.messages};
+  if (end.status != 0) return {false, end.messages};
+  write_file(output, read_file(temporary));
+  return {true, end.messages};
 }
 
 }  // namespace hopmix

@@ -7,7 +7,7 @@
 
 namespace hopmix {
 
-/// `output` with .tmp appended: where a program must write before the file is renamed.
+/// Where a program must write what becomes `output`: a temporary file of this process.
 std::filesystem::path temporary_for(const std::filesystem::path& output);
 
 /// The result of running a program.
@@ -17,9 +17,9 @@ struct Drawn {
 };
 
 /// Runs `command` (a program on PATH and its arguments) with `input` as standard input. If it
-/// succeeds, renames what it wrote at temporary_for(output) to `output`. Throws Error naming the
-/// output if the program is missing or the file cannot be written; if the program itself fails, the
-/// caller reports why.
+/// succeeds, copies what it wrote at temporary_for(output) to `output` (write_file). Throws Error
+/// naming the output if the program is missing or the file cannot be written; if the program itself
+/// fails, the caller reports why.
 Drawn draw(const std::vector<std::string>& command, const std::string& input,
            const std::filesystem::path& output);
 

@@ -329,6 +329,7 @@ void add_bench(CLI::App& app) {
   command->add_flag("--list", options->list, "List all benchmarks");
   command->add_option("--length", options->lengths, "Tokens, as in --length 256,4096")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command->add_option("--batch", options->batch, "Sequences (1)")->check(CLI::Range(1, 1 << 16));
   command->add_option("--heads", options->heads, "Heads (1)")->check(CLI::Range(1, 1 << 12));

@@ -212,8 +212,10 @@ void add_compare(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of the samples and searches")
       ->capture_default_str();
-  command->add_option("--plot", options->plot,
-                      "Plot hops and congestion against reads, .svg or .png (needs gnuplot)");
+  command
+      ->add_option("--plot", options->plot,
+                   "Plot hops and congestion against reads, .svg or .png (needs gnuplot)")
+      ->type_name("FILE");
   command->footer(
       "Congestion: lower and cut are bounds, fractional is the optimum when paths may be split, "
       "upper "

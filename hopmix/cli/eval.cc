@@ -1,7 +1,6 @@
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/score_table.h"
-#include "hopmix/train/checkpoint.h"
 #include "hopmix/train/train.h"
 
 namespace hopmix::cli {
@@ -20,7 +19,7 @@ void run_eval(const Options& options) {
   train::Experiment experiment =
       train::make_experiment(load_document(options.run, options.settings));
   if (experiment.threads > 0) at::set_num_threads(static_cast<int>(experiment.threads));
-  const int64_t step = train::load_weights(options.run, *experiment.model);
+  const int64_t step = train::load_run(options.run, experiment);
   const train::Score score = train::evaluate(experiment);
   if (options.json) {
     nlohmann::json json = train::to_json(score, experiment.task.slice_name);

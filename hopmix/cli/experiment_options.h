@@ -16,7 +16,8 @@ inline void add_set_option(CLI::App& command, std::vector<std::string>& settings
       .add_option("--set", settings,
                   "Override a key, as in --set train.steps=100 or --set model.blocks.0.pattern=2^k")
       ->type_name("KEY=VALUE")
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);  // it is not followed by a list, but maybe by a positional
 }
 
 /// The document at `path` (a file, or a run directory's config.toml) with `settings` applied.

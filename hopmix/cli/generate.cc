@@ -7,12 +7,14 @@
 
 #include "hopmix/base/files.h"
 #include "hopmix/base/status_line.h"
+#include "hopmix/base/utf8.h"
 #include "hopmix/cli/commands.h"
 #include "hopmix/cli/experiment_options.h"
 #include "hopmix/cli/prompts.h"
 #include "hopmix/decode/state_file.h"
 #include "hopmix/decode/utf8_stream.h"
 #include "hopmix/train/checkpoint.h"
+#include "hopmix/train/inputs.h"
 
 namespace hopmix::cli {
 namespace {
@@ -30,7 +32,7 @@ struct Options {
 struct TextRun {
   text::Tokenizer tokenizer;
   std::shared_ptr<nn::LanguageModel> model;
-  std::string config;  // of the model
+  std::string config;  // of the model, with the hashes of the files it reads
   int64_t step;
 };
 
@@ -51,8 +53,11 @@ TextRun load_text_run(const fs::path& run) {
   if (task.get("tokenizer", "bytes") != "bytes") {
     result.tokenizer = text::Tokenizer::load(run / "tokenizer.model");
   }
+  const train::Inputs inputs = train::pattern_inputs(*document["model"].as_table());
+  train::check_inputs(run, inputs);
   std::ostringstream config;
   config << *document["model"].as_table();
+  for (const auto& [key, input] : inputs) config << '\n' << key << ' ' << hex(input.digest.hash);
   result.config = config.str();
   config::Table model = root.table("model");
   nn::TaskShape shape;
@@ -121,14 +126,8 @@ void run_prompts(const Options& options, const std::vector<std::string>& prompts
               " texts failed, the first on line " + std::to_string(total.failed.front() + 1));
 }
 
-void check(const CLI::App& command, const Options& options) {
+void check(const Options& options) {
   const bool many = !options.prompts.empty();
-  for (const char* name : {"--prompts", "--load-state", "--save-state"}) {
-    const CLI::Option* option = command.get_option(name);
-    if (option->count() > 0 && option->as<std::string>().empty()) {
-      throw Error(std::string(name) + " = '': must name a file");
-    }
-  }
   if (many && options.prompt) throw Error("--prompt: cannot be combined with --prompts");
   if (many && !options.save_state.empty()) {
     throw Error("--save-state: saves a single text and cannot be combined with --prompts");
@@ -138,14 +137,14 @@ void check(const CLI::App& command, const Options& options) {
   }
   if (!many && !options.prompt && options.load_state.empty()) throw Error("--prompt is required");
   for (const std::string& stop : options.config.stops) {
-    if (decode::first_bad_utf8(stop)) throw Error("--stop: must be valid UTF-8");
+    if (first_bad_utf8(stop)) throw Error("--stop: must be valid UTF-8");
   }
   if (many) decode::check(options.config);
 }
 
-void run_generate(const CLI::App& command, Options options) {
+void run_generate(Options options) {
   if (options.greedy) options.config.sampling.temperature = 0;
-  check(command, options);
+  check(options);
   std::vector<std::string> prompts;
   if (!options.prompts.empty()) prompts = read_prompts(options.prompts);
   const std::string prompt = options.prompt.value_or("");
@@ -222,7 +221,8 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--stop", config.stops, "Stop before this text appears; may be repeated")
       ->type_name("TEXT")
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_flag("--greedy", options->greedy, "Same as --temperature 0");
   command->add_flag("--json", options->json,
                     "Print JSON at the end; with --prompts, one line per text");
@@ -236,7 +236,7 @@ void add_generate(CLI::App& app) {
       "  hopmix generate runs/text-glr --prompts prompts.txt --batch 8 --json > texts.jsonl\n"
       "  hopmix generate runs/text-glr --prompt 'ROMEO:' --save-state romeo.safetensors\n"
       "  hopmix generate runs/text-glr --load-state romeo.safetensors --prompt 'JULIET:'");
-  command->callback([command, options] { run_generate(*command, *options); });
+  command->callback([options] { run_generate(*options); });
 }
 
 }  // namespace hopmix::cli

@@ -1,6 +1,6 @@
 #include "hopmix/cli/jobs.h"
 
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,10 +15,10 @@
 
 #include "hopmix/base/error.h"
 
-extern char** environ;
-
 namespace hopmix::cli {
 namespace {
+
+constexpr int kNotStarted = 127;  // a shell's exit code for a command it cannot start
 
 // A child process and the unlinked file that receives its stderr.
 struct Child {
@@ -35,26 +35,27 @@ std::string read_and_close(std::FILE* file) {
   return text;
 }
 
+// In the child: runs the command, or ends.
+[[noreturn]] void become(char* const* arguments, int errors, pid_t parent) {
+  // A process group of its own, so that only we receive Ctrl-C. We forward it once: a second one
+  // would kill a child before it saves.
+  setpgid(0, 0);
+  // If we are killed, it saves and stops.
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(kNotStarted);
+  dup2(errors, STDERR_FILENO);
+  execv(arguments[0], arguments);
+  dprintf(STDERR_FILENO, "cannot start '%s': %s\n", arguments[0], std::strerror(errno));
+  _exit(kNotStarted);
+}
+
 pid_t start(const std::vector<std::string>& command, std::FILE* errors) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, fileno(errors), STDERR_FILENO);
-  // Each child gets its own process group, so that only we receive Ctrl-C. We forward it once: a
-  // second one would kill a child before it saves.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  pid_t child = 0;
-  const int error =
-      posix_spawn(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error) throw Error("cannot start '" + command[0] + "': " + std::strerror(error));
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) become(arguments.data(), fileno(errors), parent);
+  if (child < 0) throw Error("cannot start '" + command[0] + "': " + std::strerror(errno));
   return child;
 }
 

@@ -18,7 +18,8 @@ struct JobEnd {
 
 /// Runs `commands` in order, up to `jobs` in parallel; the first word is the program. Calls `ended`
 /// for each child that ends, and `tick` about twice a second. Once `stop` returns true, starts no
-/// more, sends the running ones SIGINT once and waits for them.
+/// more, sends the running ones SIGINT once and waits for them. If this process is killed, they get
+/// SIGTERM.
 void run_jobs(const std::vector<std::vector<std::string>>& commands, int64_t jobs,
               const std::function<void(const JobEnd&)>& ended, const std::function<void()>& tick,
               const std::function<bool()>& stop);

@@ -134,16 +134,26 @@ void add_pattern(CLI::App& app) {
   command->add_option("-n", options->n, "Tokens")->capture_default_str();
   command->add_flag("--stats", options->stats, "Print reads, cache and hops instead of the matrix");
   command->add_flag("--json", options->json, "Print the statistics as JSON");
-  command->add_option("--plot", options->plot, "Plot the matrix, .svg or .png (needs gnuplot)");
-  command->add_option("--plot-cache", options->plot_cache,
-                      "Plot the cache size over time, .svg or .png (needs gnuplot)");
-  command->add_option("--plot-hops", options->plot_hops,
-                      "Plot hops between tokens as a heat map, .svg or .png (needs gnuplot)");
-  command->add_option("--graph", options->graph,
-                      "Draw the graph of reads, .svg or .png (needs Graphviz); up to 512 tokens");
-  command->add_option("--dot", options->dot, "Write the graph of reads in Graphviz's language");
-  command->add_option("--csr", options->csr,
-                      "Write the reads as a Matrix Market file that dag(FILE) accepts");
+  command->add_option("--plot", options->plot, "Plot the matrix, .svg or .png (needs gnuplot)")
+      ->type_name("FILE");
+  command
+      ->add_option("--plot-cache", options->plot_cache,
+                   "Plot the cache size over time, .svg or .png (needs gnuplot)")
+      ->type_name("FILE");
+  command
+      ->add_option("--plot-hops", options->plot_hops,
+                   "Plot hops between tokens as a heat map, .svg or .png (needs gnuplot)")
+      ->type_name("FILE");
+  command
+      ->add_option("--graph", options->graph,
+                   "Draw the graph of reads, .svg or .png (needs Graphviz); up to 512 tokens")
+      ->type_name("FILE");
+  command->add_option("--dot", options->dot, "Write the graph of reads in Graphviz's language")
+      ->type_name("FILE");
+  command
+      ->add_option("--csr", options->csr,
+                   "Write the reads as a Matrix Market file that dag(FILE) accepts")
+      ->type_name("FILE");
   command->footer(
       "Patterns, joined by |: dense, window(w), an increasing expression in k (2^k, k^2+1), "
       "offsets(1,2,5), fib,\n"

@@ -1,19 +1,17 @@
 #include "hopmix/cli/prompts.h"
 
 #include <chrono>
-#include <iostream>
-#include <iterator>
 #include <map>
 #include <optional>
 
 #include "hopmix/base/files.h"
+#include "hopmix/base/utf8.h"
 
 namespace hopmix::cli {
 
 std::vector<std::string> read_prompts(const std::string& file) {
   const bool from_stdin = file == "-";
-  std::string text =
-      from_stdin ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_file(file);
+  std::string text = from_stdin ? read_stdin() : read_file(file);
   const std::string name = from_stdin ? "stdin" : "'" + file + "'";
   if (text.empty()) throw Error("--prompts: " + name + " has no lines");
   if (!text.ends_with('\n')) text += '\n';
@@ -27,7 +25,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
                    what);
     };
     if (line.empty()) throw bad("is empty: each line must hold a prompt");
-    if (const auto byte = decode::first_bad_utf8(line)) {
+    if (const auto byte = first_bad_utf8(line)) {
       throw bad("must be UTF-8, but byte " + std::to_string(*byte) + " is invalid");
     }
     begin = end + 1;

@@ -15,7 +15,6 @@
 #include "hopmix/cli/propositions.h"
 #include "hopmix/cli/sweep_plot.h"
 #include "hopmix/cli/theorem.h"
-#include "hopmix/train/checkpoint.h"
 #include "hopmix/train/experiment.h"
 #include "hopmix/train/interrupt.h"
 #include "hopmix/train/run_directory.h"
@@ -62,21 +61,23 @@ fs::path find_sweep(const std::string& name) {
   throw Error("unknown reproduction '" + name + "'" + suggestion(name, known));
 }
 
-// Reusing a run directory with a different config would mix two experiments in one table.
-void check_run(const train::Cell& cell, const toml::table& resolved) {
+// Reusing a run with a different config, or with files that changed, would mix two experiments in
+// one table.
+void check_run(const train::Cell& cell, const train::Experiment& experiment) {
+  if (!train::has_progress(cell.run)) return;
   const fs::path config = cell.run / "config.toml";
-  if (!fs::exists(config)) return;
-  const std::string difference =
-      train::first_difference(config::parse_file(config), resolved, config.string(), "this table");
+  const std::string difference = train::first_difference(
+      config::parse_file(config), experiment.config, config.string(), "this table");
   if (!difference.empty()) {
     throw Error("'" + cell.run.string() + "' was created with a different config (" + difference +
                 "); remove it, or choose another folder with --runs");
   }
+  train::check_inputs(cell.run, experiment.inputs);
 }
 
-toml::table resolve(const train::Cell& cell) {
+train::Experiment make(const train::Cell& cell) {
   try {
-    return train::make_experiment(cell.config).config;
+    return train::make_experiment(cell.config);
   } catch (const Error& error) {
     throw Error(cell.run.string() + ": " + error.what());
   }
@@ -127,12 +128,12 @@ struct Plan {
 Plan make_plan(const std::vector<train::Cell>& cells, const std::vector<nlohmann::json>& results) {
   Plan plan;
   for (size_t i = 0; i < cells.size(); ++i) {
-    const toml::table resolved = resolve(cells[i]);
-    check_run(cells[i], resolved);
+    const train::Experiment experiment = make(cells[i]);
+    check_run(cells[i], experiment);
     if (!results[i].is_null()) continue;
     const fs::path config = cells[i].run.string() + ".toml";
     fs::create_directories(config.parent_path());
-    write_file(config, config::to_string(resolved));
+    write_file(config, config::to_string(experiment.config));
     plan.cells.push_back(i);
     plan.commands.push_back({this_program(), "train", config.string(), "--out",
                              cells[i].run.string(), "--resume", "--quiet"});
@@ -186,10 +187,10 @@ void train_cells(const train::Sweep& sweep, const std::vector<train::Cell>& cell
 // Checks, before any training, that the trained weights will fit the evaluated model.
 void check_evaluation(const train::Sweep& sweep, const train::Cell& cell,
                       const std::vector<train::Cell>& cells) {
-  resolve(cell);
+  make(cell);
   const auto trained = std::find_if(cells.begin(), cells.end(),
                                     [&](const train::Cell& c) { return c.run == cell.run; });
-  const toml::table resolved = resolve(*trained);
+  const toml::table resolved = make(*trained).config;
   toml::table otherwise = resolved;
   for (const std::string& setting : sweep.evaluations[cell.row].settings) {
     config::set(otherwise, setting);
@@ -215,7 +216,7 @@ std::vector<nlohmann::json> evaluate_cells(const train::Sweep& sweep,
     train::Experiment experiment = train::make_experiment(
         load_document(cell.run.string(), sweep.evaluations[cell.row].settings));
     at::set_num_threads(1);
-    train::load_weights(cell.run, *experiment.model);
+    train::load_run(cell.run, experiment);
     results.push_back(train::to_json(train::evaluate(experiment), experiment.task.slice_name));
   }
   return results;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <set>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/nearest.h"
@@ -16,6 +17,9 @@ namespace hopmix::cli {
 namespace {
 
 constexpr int kOurFault = 1, kBadInput = 2;
+
+// The types of options that name a file or a folder.
+const std::set<std::string> kNames = {"FILE", "DIR", "PATH", "RUN_DIR", "CONFIG.toml", "MODEL"};
 
 // Prints the message on one line, even if it quotes line breaks.
 int complain(std::string message, int code) {
@@ -33,6 +37,29 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return "unknown command '" + left[0] + "'" + suggestion(left[0], known);
 }
 
+// The command that was given, below all others.
+const CLI::App& innermost(const CLI::App& app) {
+  const std::vector<const CLI::App*> given =
+      app.get_subcommands([](const CLI::App* command) { return command->parsed(); });
+  return given.empty() ? app : innermost(*given.front());
+}
+
+// Libraries name an argument `top_p`; who gave an option calls it --top-p.
+std::string with_dashes(const CLI::App& app, const std::string& message) {
+  const size_t end = std::min(message.find_first_of(" :"), message.size());
+  std::string name = message.substr(0, end);
+  const std::string rest = message.substr(end);
+  const bool names = rest.starts_with(": ") || rest.starts_with(" = ") ||
+                     (rest.size() > 1 && std::strchr("-'0123456789", rest[1]) != nullptr);
+  if (!names) return message;
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const CLI::Option* option : innermost(app).get_options()) {
+    if (option->check_lname(name)) return "--" + name + rest;
+    if (option->check_sname(name)) return "-" + name + rest;
+  }
+  return message;
+}
+
 // CLI11 clamps a number that overflows its type, and reads -1 as a huge unsigned number.
 template <typename Integer>
 std::string refuse_out_of_range(const std::string& text) {
@@ -44,16 +71,23 @@ std::string refuse_out_of_range(const std::string& text) {
          " to " + std::to_string(Limits::max());
 }
 
-void check_integers(CLI::App& app) {
+// An unset variable of a shell is no name.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "is '', but must name a file or a folder" : "";
+}
+
+void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options({})) {
     const std::string type = option->get_type_name();
     if (type.starts_with("UINT")) {
       option->check(refuse_out_of_range<uint64_t>);
     } else if (type.starts_with("INT")) {
       option->check(refuse_out_of_range<int64_t>);
+    } else if (kNames.contains(type)) {
+      option->check(refuse_empty);
     }
   }
-  for (CLI::App* command : app.get_subcommands({})) check_integers(*command);
+  for (CLI::App* command : app.get_subcommands({})) check_values(*command);
 }
 
 }  // namespace
@@ -82,7 +116,7 @@ int run(int argc, const char* const* argv) {
   add_reproduce(app);
   add_bench(app);
   add_info(app);
-  check_integers(app);
+  check_values(app);
   try {
     app.parse(argc, argv);
     flush_output();
@@ -93,12 +127,17 @@ int run(int argc, const char* const* argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return complain(explain(app, error), kBadInput);
   } catch (const Error& error) {
-    return complain(error.what(), kBadInput);
+    return complain(with_dashes(app, error.what()), kBadInput);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("'" + error.path1().string() + "': " + error.code().message(), kBadInput);
   } catch (const c10::ValueError& error) {
     return complain(error.what_without_backtrace(), kBadInput);
   } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    if (message.find("can't allocate memory") != std::string::npos) {
+      return complain("out of memory: lower train.batch, task.length or the model's sizes",
+                      kOurFault);
+    }
     return complain(error.what_without_backtrace(), kOurFault);
   } catch (const std::exception& error) {
     return complain(error.what(), kOurFault);

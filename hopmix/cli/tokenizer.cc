@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
@@ -31,8 +29,6 @@ void run_train(const TrainOptions& options) {
   std::printf("%s: %lld tokens\n", options.output.c_str(),
               static_cast<long long>(text::Tokenizer(model).vocabulary()));
 }
-
-std::string read_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
 // The text given on the command line, else stdin.
 struct Input {

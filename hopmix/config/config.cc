@@ -16,6 +16,14 @@ std::string text_of(const toml::node& node) {
   return out.str();
 }
 
+// Why `node` is not the string that a key needs; how to make it one.
+std::string must_be_a_string(const toml::node& node, std::string_view name) {
+  if (node.is_table() || node.is_array()) return "must be a string";
+  const std::string key(name);
+  return "must be a string: put it in quotes, " + key.substr(key.rfind('.') + 1) +
+         " = \"...\", or in a shell, --set '" + key + "=\"...\"'";
+}
+
 bool has_line_end(const toml::node& node) {
   if (const toml::table* table = node.as_table()) {
     return std::any_of(table->begin(), table->end(),
@@ -69,7 +77,7 @@ std::string Table::get(std::string_view key, std::string_view fallback) {
     node_->insert(key, std::string(fallback));
     return std::string(fallback);
   }
-  if (!node->is_string()) throw bad(key, "must be a string");
+  if (!node->is_string()) throw bad(key, must_be_a_string(*node, name(key)));
   return node->as_string()->get();
 }
 
@@ -116,6 +124,12 @@ std::string Table::require(std::string_view key) {
 int64_t Table::get_at_least(std::string_view key, int64_t fallback, int64_t least) {
   const int64_t value = get(key, fallback);
   if (value < least) throw bad(key, "must be at least " + std::to_string(least));
+  return value;
+}
+
+int64_t Table::get_between(std::string_view key, int64_t fallback, int64_t least, int64_t most) {
+  const int64_t value = get_at_least(key, fallback, least);
+  if (value > most) throw bad(key, "must be at most " + std::to_string(most));
   return value;
 }
 

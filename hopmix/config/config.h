@@ -43,6 +43,8 @@ class Table {
 
   /// The value at `key`, an integer that must be at least `least`.
   int64_t get_at_least(std::string_view key, int64_t fallback, int64_t least);
+  /// The same, and at most `most`.
+  int64_t get_between(std::string_view key, int64_t fallback, int64_t least, int64_t most);
   /// The value at `key`, which must be one of `choices`; the error suggests the nearest one.
   std::string get_choice(std::string_view key, std::string_view fallback,
                          const std::vector<std::string>& choices);

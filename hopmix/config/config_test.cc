@@ -40,13 +40,33 @@ TEST(Config, TypesAreChecked) {
   Table table(document);
   EXPECT_EQ(error_of([&] { table.get("a", 1); }), "a = 'x': must be an integer");
   EXPECT_EQ(error_of([&] { table.get("c", 1); }), "c = 1.5: must be an integer");
-  EXPECT_EQ(error_of([&] { table.get("b", "s"); }), "b = 1: must be a string");
+  EXPECT_EQ(error_of([&] { table.get("b", "s"); }),
+            "b = 1: must be a string: put it in quotes, b = \"...\", or in a shell, --set "
+            "'b=\"...\"'");
+  EXPECT_EQ(error_of([&] { table.get("list", "s"); }), "list = [ 1 ]: must be a string");
   EXPECT_EQ(error_of([&] { table.get("a", false); }), "a = 'x': must be true or false");
   EXPECT_EQ(table.get("b", 0.5), 1.0);
   EXPECT_EQ(error_of([&] { table.table("b"); }), "b = 1: must be a table");
   EXPECT_EQ(error_of([&] { table.tables("list"); }), "list = [ 1 ]: must be an array of tables");
   EXPECT_EQ(error_of([&] { table.strings("list"); }), "list = [ 1 ]: must be an array of strings");
   EXPECT_EQ(error_of([&] { table.get_at_least("b", 1, 2); }), "b = 1: must be at least 2");
+  EXPECT_EQ(error_of([&] { table.get_between("b", 1, 2, 3); }), "b = 1: must be at least 2");
+  EXPECT_EQ(error_of([&] { table.get_between("b", 1, 0, 0); }), "b = 1: must be at most 0");
+  EXPECT_EQ(table.get_between("b", 7, 1, 1), 1);
+}
+
+TEST(Config, AStringThatLooksLikeAnotherValueSaysHowToQuoteIt) {
+  for (const std::string text : {"2024-01-01", "123", "1e5", "true", "07:30:00"}) {
+    toml::table document;
+    set(document, "task.path=" + text);
+    const std::string message = error_of([&] { Table(document).table("task").require("path"); });
+    EXPECT_TRUE(
+        message.ends_with(": must be a string: put it in quotes, path = \"...\", or in a "
+                          "shell, --set 'task.path=\"...\"'"))
+        << message;
+    set(document, "task.path=\"" + text + "\"");
+    EXPECT_EQ(Table(document).table("task").require("path"), text);
+  }
 }
 
 TEST(Config, UnknownKeysSuggestTheNearest) {

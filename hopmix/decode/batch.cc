@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "hopmix/base/utf8.h"
+
 namespace hopmix::decode {
 namespace {
 
@@ -114,9 +116,9 @@ std::vector<Batch::Piece> Batch::step() {
   for (auto it = sequences_.begin(); it != sequences_.end();) {
     Sequence& sequence = it->second;
     Piece& piece = pieces.emplace_back(Piece{.id = it->first, .text = {}});
-    std::string error;
+    std::string& error = sequence.error;
     try {
-      piece.text = draw(sequence);
+      if (error.empty()) piece.text = draw(sequence);
     } catch (const Error& failure) {
       error = failure.what();
     }
@@ -127,7 +129,6 @@ std::vector<Batch::Piece> Batch::step() {
     }
     piece.text += finish(sequence);
     piece.left = leave(std::move(sequence));
-    piece.left->error = std::move(error);
     it = sequences_.erase(it);
   }
   return pieces;
@@ -139,6 +140,12 @@ void Batch::read_last_tokens() {
   std::vector<Sequence*> readers;
   for (auto& [id, sequence] : sequences_) {
     if (sequence.logits.defined()) continue;
+    try {  // before a step of all of them changes any state
+      model_->check_step(sequence.session.state.position());
+    } catch (const Error& failure) {
+      sequence.error = failure.what();
+      continue;
+    }
     tokens.push_back(sequence.session.unread.front());
     states.push_back(&sequence.session.state);
     readers.push_back(&sequence);
@@ -178,7 +185,9 @@ std::string Batch::finish(Sequence& sequence) {
 }
 
 Batch::Left Batch::leave(Sequence&& sequence) {
-  Left left{.made = std::move(sequence.made), .session = std::move(sequence.session)};
+  Left left{.made = std::move(sequence.made),
+            .session = std::move(sequence.session),
+            .error = std::move(sequence.error)};
   left.made.state_bytes = bytes_of(left.session.state);
   left.made.seconds = seconds_since(sequence.start);
   return left;

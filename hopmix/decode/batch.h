@@ -79,8 +79,8 @@ class Batch {
   int64_t fork(int64_t id, const GenerateConfig& config);
 
   /// Draws one more token for every sequence, in order of id. A sequence leaves when it is done or
-  /// when it fails (its logits are not finite). Throws Error only if the model itself does; the
-  /// batch is then unusable.
+  /// when it fails: its logits are not finite, or the model cannot take its next step. The others
+  /// continue.
   std::vector<Piece> step();
 
   /// Ends sequence `id` early. Throws Error if it has left or never joined.
@@ -99,6 +99,7 @@ class Batch {
     std::mt19937_64 random;
     Generation made = {};
     std::chrono::steady_clock::time_point start = {};
+    std::string error = {};  // why it cannot take its next step
   };
 
   Sequence make(const GenerateConfig& config, int64_t behind, int64_t prompt) const;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "hopmix/base/testing.h"
+#include "hopmix/base/utf8.h"
 #include "hopmix/decode/generate.h"
 
 namespace hopmix::decode {
@@ -272,6 +273,26 @@ TEST(Batch, OneWhoseLogitsSpoilOnTheWayLeavesAlone) {
     EXPECT_NE(left.error, "") << id;
     EXPECT_EQ(left.made.text.find('x'), left.made.text.size() - 1) << left.made.text;
     EXPECT_EQ(left.made.text.size(), static_cast<size_t>(left.made.tokens));
+  }
+}
+
+// The pattern is one up to 4,097 tokens only, which shows when a text gets there.
+TEST(Batch, OneWhoseNextStepIsAnErrorLeavesAlone) {
+  const auto model = model_of("{mixer = 'glr', pattern = 'k<65?k^2+1:5'}");
+  Batch batch(*model, text::Tokenizer());
+  GenerateConfig config = kGreedy;
+  config.tokens = 20;
+  const int64_t first = batch.join("To be", config);
+  const int64_t far = batch.join(std::string(4090, 'x'), config);
+  const int64_t last = batch.join("The king", config);
+  Heard heard;
+  heard.finish(batch);
+  EXPECT_NE(heard.left.at(far).error.find("f(65) = 5 must exceed f(64) = 4097"), std::string::npos)
+      << heard.left.at(far).error;
+  EXPECT_EQ(heard.left.at(far).made.tokens, 7);
+  for (const auto& [id, prompt] : {std::pair(first, "To be"), {last, "The king"}}) {
+    EXPECT_EQ(heard.left.at(id).error, "");
+    expect_same(heard.left.at(id).made, alone(*model, prompt, config), heard.said[id]);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "hopmix/base/testing.h"
+#include "hopmix/base/utf8.h"
 #include "hopmix/decode/utf8_stream.h"
 #include "hopmix/text/testing.h"
 #include "hopmix/text/tokenizer_training.h"

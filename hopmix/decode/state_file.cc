@@ -1,10 +1,12 @@
 #include "hopmix/decode/state_file.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/mix_bits.h"
@@ -40,13 +42,27 @@ class Hash {
   uint64_t value_ = 0;
 };
 
-// Whether `tensor` has the shape of the initial state, except for the number of tokens held.
-bool fits(const torch::Tensor& tensor, const torch::Tensor& initial) {
-  if (tensor.scalar_type() != initial.scalar_type() || tensor.dim() != initial.dim()) return false;
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) != initial.size(d) && (d != 1 || initial.size(1) != 0)) return false;
+// The number that `json` is, if it is a whole one of 64 bits.
+std::optional<int64_t> whole_number(const nlohmann::json& json) {
+  const bool fits =
+      json.is_number_integer() && (!json.is_number_unsigned() || json.get<uint64_t>() <= INT64_MAX);
+  return fits ? std::optional(json.get<int64_t>()) : std::nullopt;
+}
+
+nlohmann::json parsed(const std::string& text) {
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// The tensors of block `b` under their own names, taken out of `tensors`.
+std::map<std::string, torch::Tensor> take_block(size_t b,
+                                                std::map<std::string, torch::Tensor>& tensors) {
+  std::map<std::string, torch::Tensor> taken;
+  const std::string start = prefix(b);
+  for (auto it = tensors.lower_bound(start); it != tensors.end() && it->first.starts_with(start);
+       it = tensors.erase(it)) {
+    taken[it->first.substr(start.size())] = it->second;
   }
-  return true;
+  return taken;
 }
 
 }  // namespace
@@ -90,40 +106,44 @@ Session load_session(const std::filesystem::path& path, const nn::LanguageModel&
               fingerprint + " (config and weights must match)");
   }
   Session session;
-  session.state = model.initial_state(1);
-  int64_t position = -1;
-  try {
-    position = nlohmann::json::parse(entry("position")).get<int64_t>();
-    session.unread = nlohmann::json::parse(entry("unread")).get<std::vector<int64_t>>();
-  } catch (const nlohmann::json::exception&) {
-    throw bad("is damaged: position = '" + entry("position") + "', unread = '" + entry("unread") +
-              "' must be numbers");
+  const std::optional<int64_t> position = whole_number(parsed(entry("position")));
+  const nlohmann::json unread = parsed(entry("unread"));
+  bool numbers = position && *position >= 0 && unread.is_array();
+  for (const nlohmann::json& token : unread) {
+    const std::optional<int64_t> number = whole_number(token);
+    numbers = numbers && number;
+    if (number) session.unread.push_back(*number);
   }
-  int64_t bytes = 0;
-  for (size_t b = 0; b < session.state.blocks.size(); ++b) {
-    nn::State& state = session.state.blocks[b];
-    state.position = position;
-    for (auto& [name, tensor] : state.tensors) {
-      const auto found = file.tensors.find(prefix(b) + name);
-      if (found == file.tensors.end() || !fits(found->second, tensor)) {
-        throw bad("is damaged: tensor '" + prefix(b) + name +
-                  "' is missing or has the wrong type or shape");
-      }
-    }
-    state.tensors.clear();
-    for (auto it = file.tensors.lower_bound(prefix(b));
-         it != file.tensors.end() && it->first.starts_with(prefix(b)); ++it) {
-      state.tensors[it->first.substr(prefix(b).size())] = it->second;
-    }
-    bytes += state.bytes();
+  if (!numbers) {
+    throw bad("is damaged: position = '" + entry("position") + "', unread = '" + entry("unread") +
+              "' must be whole numbers");
   }
   const int64_t vocabulary = model.config().task.vocabulary;
-  const bool known = std::all_of(session.unread.begin(), session.unread.end(),
-                                 [&](int64_t token) { return token >= 0 && token < vocabulary; });
-  if (position < 0 || !known || bytes != model.state_bytes(position)) {
-    throw bad("is damaged: it does not hold the state of " + std::to_string(position) + " tokens");
+  for (const int64_t token : session.unread) {
+    if (token >= 0 && token < vocabulary) continue;
+    throw bad("is damaged: unread token " + std::to_string(token) + " must be from 0 to " +
+              std::to_string(vocabulary - 1));
   }
-  file.tensors.clear();
+  session.state = model.initial_state(1);
+  for (size_t b = 0; b < session.state.blocks.size(); ++b) {
+    session.state.blocks[b] = {*position, take_block(b, file.tensors)};
+  }
+  if (!file.tensors.empty()) {
+    throw bad("is damaged: tensor '" + file.tensors.begin()->first +
+              "' belongs to no block of the model");
+  }
+  try {
+    model.check_state(session.state);
+  } catch (const Error& error) {
+    throw bad("is damaged: it does not hold the state of " + std::to_string(*position) +
+              " tokens: " + error.what());
+  }
+  for (size_t b = 0; b < session.state.blocks.size(); ++b) {
+    for (const auto& [name, tensor] : session.state.blocks[b].tensors) {
+      if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
+      throw bad("is damaged: tensor '" + prefix(b) + name + "' has a number that is not finite");
+    }
+  }
   return session;
 }
 

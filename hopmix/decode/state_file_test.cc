@@ -82,23 +82,52 @@ TEST_F(StateFileTest, DamageIsAnError) {
   save_session(file_, session, "m");
   const train::SafetensorsFile good = train::read_safetensors(file_);
   train::SafetensorsFile bad = good;
-  bad.metadata["position"] = "3000";
-  train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: it does not hold the state of 3000 tokens");
-  bad.metadata["position"] = "many";
-  train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: position = 'many', unread = '[]' must be numbers");
+  const auto with = [&](const std::string& key, const std::string& value) {
+    bad = good;
+    bad.metadata[key] = value;
+    train::write_safetensors(file_, bad.tensors, bad.metadata);
+    return refused();
+  };
+  EXPECT_TRUE(
+      with("position", "3000")
+          .starts_with(name + "is damaged: it does not hold the state of 3000 tokens: block 0: "));
+  for (const char* position : {"many", "", "4.5", "-1", "100000000000000000000", "1e3", "null"}) {
+    EXPECT_EQ(with("position", position), name + "is damaged: position = '" + position +
+                                              "', unread = '[]' must be whole numbers");
+  }
+  for (const char* unread : {"[1.5]", "[\"1\"]", "[100000000000000000000]", "1", "{}x"}) {
+    EXPECT_EQ(with("unread", unread), name + "is damaged: position = '30', unread = '" + unread +
+                                          "' must be whole numbers");
+  }
+  EXPECT_EQ(with("unread", "[256]"), name + "is damaged: unread token 256 must be from 0 to 255");
+
+  const std::string thirty = name + "is damaged: it does not hold the state of 30 tokens: ";
+  const auto changed = [&](const std::string& tensor, const torch::Tensor& value) {
+    bad = good;
+    bad.tensors[tensor] = value;
+    train::write_safetensors(file_, bad.tensors, bad.metadata);
+    return refused();
+  };
+  const torch::Tensor s = good.tensors.at("2.S"), tokens = good.tensors.at("0.tokens");
+  EXPECT_EQ(changed("2.S", s.narrow(1, 0, 1).clone()),
+            thirty + "block 2: tensor 'S' is Float [1, 1, 4, 8], but must be Float [1, 4, 4, 8]");
+  EXPECT_EQ(changed("2.S", s.view(torch::kInt32)),
+            thirty + "block 2: tensor 'S' is Int [1, 4, 4, 8], but must be Float [1, 4, 4, 8]");
+  EXPECT_EQ(changed("2.S", torch::full_like(s, NAN)),
+            name + "is damaged: tensor '2.S' has a number that is not finite");
+  for (const torch::Tensor& other : {tokens + 1, tokens - 100, torch::full_like(tokens, 1 << 30)}) {
+    EXPECT_EQ(changed("0.tokens", other),
+              thirty + "block 0: tensor 'tokens' must name the tokens that token 30 reads");
+  }
+  EXPECT_EQ(changed("0.other", s), thirty + "block 0: tensor 'other' does not belong to it");
+  for (const char* extra : {"3.S", "S", "10.k"}) {
+    EXPECT_EQ(changed(extra, s),
+              name + "is damaged: tensor '" + extra + "' belongs to no block of the model");
+  }
   bad = good;
-  bad.metadata["unread"] = "[256]";
-  train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: it does not hold the state of 30 tokens");
-  bad = good;
-  bad.tensors["2.S"] = bad.tensors["2.S"].narrow(1, 0, 1).clone();
-  train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: tensor '2.S' is missing or has the wrong type or shape");
   bad.tensors.erase("0.z");
   train::write_safetensors(file_, bad.tensors, bad.metadata);
-  EXPECT_EQ(refused(), name + "is damaged: tensor '0.z' is missing or has the wrong type or shape");
+  EXPECT_EQ(refused(), thirty + "block 0: tensor 'z' is missing");
 }
 
 }  // namespace

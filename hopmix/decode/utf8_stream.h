@@ -1,15 +1,10 @@
 // Turns a stream of bytes into whole UTF-8 characters.
 #pragma once
 
-#include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 
 namespace hopmix::decode {
-
-/// The byte offset of the first invalid character in `text`; none if `text` is valid UTF-8.
-std::optional<size_t> first_bad_utf8(std::string_view text);
 
 /// Turns bytes that arrive in pieces into UTF-8, emitting only whole characters. Invalid bytes
 /// become U+FFFD, one for each maximal subpart of an ill-formed sequence, as Unicode recommends.

@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "hopmix/base/utf8.h"
+
 namespace hopmix::decode {
 namespace {
 
@@ -84,15 +86,6 @@ TEST(Utf8Stream, HowBytesAreCutChangesNothing) {
     }
     EXPECT_EQ(text + stream.finish(), all_at_once(bytes));
   }
-}
-
-TEST(FirstBadUtf8, IsWhereACharacterFails) {
-  EXPECT_EQ(first_bad_utf8(""), std::nullopt);
-  EXPECT_EQ(first_bad_utf8("café 日本"), std::nullopt);
-  EXPECT_EQ(first_bad_utf8("\xff"), 0u);
-  EXPECT_EQ(first_bad_utf8("caf\xe9"), 3u);
-  EXPECT_EQ(first_bad_utf8("ab\xe6\x97"), 2u);
-  EXPECT_EQ(first_bad_utf8("é\xe6\x97x"), 2u);
 }
 
 }  // namespace

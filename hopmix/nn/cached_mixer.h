@@ -22,6 +22,7 @@ class CachedMixer : public Mixer {
   Tensor step_each(const Tensor& x, std::span<State* const> states,
                    std::span<Context> contexts) override;
   int64_t state_bytes(int64_t t) const override;
+  const PatternCache* past() const override { return &cache_; }
   void check_length(int64_t tokens) const override { cache_.check_length(tokens); }
 
  protected:

@@ -5,7 +5,7 @@ namespace hopmix::nn {
 HeadsConfig read_heads_without_rope(config::Table& table, const BlockDefaults& defaults) {
   HeadsConfig config;
   config.width = defaults.width;
-  config.heads = table.get_at_least("heads", defaults.heads, 1);
+  config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
   config.token_shift = table.get("token_shift", defaults.token_shift);
   config.end = defaults.end;
   check_heads(config);

@@ -2,6 +2,10 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <sstream>
+
+#include "hopmix/base/error.h"
+#include "hopmix/base/memory_size.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
@@ -20,7 +24,20 @@ Tensor apply_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 Tensor LinearImpl::forward(const Tensor& x) { return apply_linear(x, weight, bias); }
 
+void check_weight(std::initializer_list<int64_t> sizes) {
+  static const int64_t memory = memory_size();
+  int64_t bytes = sizeof(float);
+  for (const int64_t size : sizes) bytes = saturating_product(bytes, size);
+  if (bytes <= memory / 2) return;
+  std::ostringstream shape;
+  shape << at::IntArrayRef(sizes);
+  throw Error("a weight of " + shape.str() + " takes " + format_bytes(bytes) +
+              ", too much for this machine's memory, " + format_bytes(memory) +
+              "; lower model.width, or the layer's own sizes");
+}
+
 Linear linear(int64_t inputs, int64_t outputs, bool bias) {
+  check_weight({outputs, inputs});
   Linear map(torch::nn::LinearOptions(inputs, outputs).bias(bias));
   if (bias) torch::nn::init::zeros_(map->bias);
   return map;

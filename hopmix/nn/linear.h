@@ -1,6 +1,7 @@
 // Linear layers on the operators of ops/: torch.nn.Linear with different matrix products.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "hopmix/nn/torch.h"
@@ -20,6 +21,9 @@ TORCH_MODULE(Linear);
 
 /// A linear layer with PyTorch's weight initialization and, if it has a bias, a bias of 0.
 Linear linear(int64_t inputs, int64_t outputs, bool bias = false);
+
+/// Throws Error unless a weight of these sizes, and its copy, fit the machine's memory.
+void check_weight(std::initializer_list<int64_t> sizes);
 
 /// y = x W^T + b for a weight and a bias (undefined for none) of any module.
 Tensor apply_linear(const Tensor& x, const Tensor& weight, const Tensor& bias);

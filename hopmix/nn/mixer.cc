@@ -1,6 +1,11 @@
 #include "hopmix/nn/mixer.h"
 
+#include <sstream>
+#include <vector>
+
+#include "hopmix/base/error.h"
 #include "hopmix/nn/by_sequence.h"
+#include "hopmix/nn/pattern_cache.h"
 #include "hopmix/nn/recurrent_state.h"
 
 namespace hopmix::nn {
@@ -16,6 +21,15 @@ State stack(std::span<State* const> states) {
   }
   return all;
 }
+
+std::string describe(const Tensor& tensor, at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << ' ' << sizes;
+  return text.str();
+}
+
+// Whether a tensor grows with the tokens: [B,0,...] before the first.
+bool grows(const Tensor& initial) { return initial.dim() >= 2 && initial.size(1) == 0; }
 
 }  // namespace
 
@@ -53,6 +67,34 @@ int64_t Mixer::state_bytes(int64_t) const { return initial_state(1).bytes(); }
 
 Tensor Mixer::step(const Tensor& x, State& state, Context& context) {
   return prefill(x.unsqueeze(1), state, context).squeeze(1);
+}
+
+void Mixer::check_step(int64_t position) const {
+  if (past()) past()->check_step(position);
+}
+
+void Mixer::check_state(const State& state) const {
+  if (past()) past()->check_tokens(state);  // first: sizes at a wrong position may be costly
+  const State initial = initial_state(1);
+  for (const auto& [name, expected] : initial.tensors) {
+    const auto found = state.tensors.find(name);
+    if (found == state.tensors.end()) throw Error("tensor '" + name + "' is missing");
+    const Tensor& tensor = found->second;
+    std::vector<int64_t> sizes = expected.sizes().vec();
+    if (grows(expected) && tensor.dim() > 1) sizes[1] = tensor.size(1);
+    if (grows(expected) && past()) sizes[1] = past()->slots(state.position);
+    if (tensor.scalar_type() == expected.scalar_type() && tensor.sizes() == sizes) continue;
+    throw Error("tensor '" + name + "' is " + describe(tensor, tensor.sizes()) + ", but must be " +
+                describe(expected, sizes));
+  }
+  for (const auto& [name, tensor] : state.tensors) {
+    if (initial.tensors.contains(name) || (past() && past()->names_tokens(name))) continue;
+    throw Error("tensor '" + name + "' does not belong to it");
+  }
+  if (state.bytes() != state_bytes(state.position)) {
+    throw Error("its tensors hold " + std::to_string(state.bytes()) + " bytes, but must hold " +
+                std::to_string(state_bytes(state.position)));
+  }
 }
 
 Tensor Mixer::prefill(const Tensor& x, State& state, Context& context) {

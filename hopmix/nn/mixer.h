@@ -58,6 +58,8 @@ using StateParts = std::map<std::string, StatePart>;
 /// Call before writing to `tensor` of a state: copies it if a fork or a view shares its memory.
 void make_own(Tensor& tensor);
 
+class PatternCache;  // nn/pattern_cache.h
+
 /// A causal token mixer on [B,T,width].
 class Mixer : public torch::nn::Module {
  public:
@@ -99,6 +101,17 @@ class Mixer : public torch::nn::Module {
   /// Bytes that the state of one sequence holds after t tokens: exactly what `step` allocates. By
   /// default those of the initial state.
   virtual int64_t state_bytes(int64_t t) const;
+
+  /// What it keeps of the past by a pattern, if that is its state.
+  virtual const PatternCache* past() const { return nullptr; }
+
+  /// Throws Error if no step can be taken at this position, for example because a pattern cannot be
+  /// computed there. Quick, and changes no state.
+  virtual void check_step(int64_t position) const;
+
+  /// Throws Error unless `state`, of one sequence, could be the state at its position: exactly the
+  /// tensors of one, their types and sizes, and integers that lie within what they index.
+  virtual void check_state(const State& state) const;
 
   /// Whether outputs are [...,hops,width] instead: one vector per readout of the model. Allowed
   /// only in a model's last block.

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "hopmix/base/testing.h"
 #include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {
@@ -146,6 +147,11 @@ class Reading : public Mixer {
     return publisher_->state_bytes(t) + reader_->state_bytes(t);
   }
 
+  void check_state(const State& state) const override {
+    publisher_->check_state(take("publisher ", state));
+    reader_->check_state(take("reader ", state));
+  }
+
  private:
   static void put(const std::string& prefix, const State& part, State& whole) {
     for (const auto& [name, tensor] : part.tensors) whole.tensors[prefix + name] = tensor;
@@ -274,6 +280,43 @@ TEST_P(MixerTest, StateBytesAreThoseAllocated) {
       }
     }
   }
+}
+
+TEST_P(MixerTest, AStateIsCheckedWhole) {
+  const auto mixer = make();
+  const torch::NoGradGuard no_grad;
+  const Tensor x = input(1, 45);
+  State state = mixer->initial_state(1);
+  Context context;
+  for (int64_t t = 0; t < 40; ++t) {
+    ASSERT_EQ(error_of([&] { mixer->check_state(state); }), "") << t;
+    mixer->step(x.select(1, t), state, context);
+  }
+  mixer->prefill(x.slice(1, 40), state, context);
+  ASSERT_EQ(error_of([&] { mixer->check_state(state); }), "");
+  const auto refuses = [&](const std::string& name, const Tensor& tensor) {
+    State bad = state;
+    bad.tensors[name] = tensor;
+    return !error_of([&] { mixer->check_state(bad); }).empty();
+  };
+  for (const auto& [name, tensor] : state.tensors) {
+    State less = state;
+    less.tensors.erase(name);
+    EXPECT_NE(error_of([&] { mixer->check_state(less); }), "") << name;
+    const bool integer = tensor.scalar_type() == torch::kInt32;
+    EXPECT_TRUE(refuses(name, tensor.to(integer ? torch::kFloat32 : torch::kInt32))) << name;
+    EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}))) << name;
+    EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}, 1))) << name;
+    EXPECT_TRUE(refuses(name, tensor.unsqueeze(0))) << name;
+    if (!integer) continue;
+    for (const int value : {-2, 45, 1 << 30}) {
+      Tensor bad = tensor.clone();
+      bad.view({-1})[0] = value;
+      EXPECT_TRUE(refuses(name, bad)) << name << " " << value;
+    }
+  }
+  EXPECT_TRUE(refuses("another", torch::zeros({1, 2})));
+  EXPECT_EQ(error_of([&] { mixer->check_step(state.position); }), "");
 }
 
 // Reading a text in pieces of any size equals reading it token by token: outputs, state, later

@@ -3,13 +3,17 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "hopmix/base/memory_size.h"
 #include "hopmix/ops/ops.h"
 
 namespace hopmix::nn {
 
 namespace {
+
+constexpr int64_t kMostBlocks = 10'000, kMostPositions = int64_t{1} << 24;
 
 // A pass without gradients bypasses autograd, whose bookkeeping takes a fifth of a step.
 class BelowAutograd {
@@ -64,6 +68,7 @@ LanguageModel::LanguageModel(const ModelConfig& config,
                              const std::vector<std::shared_ptr<Mixer>>& mixers)
     : config_(config) {
   const TaskShape& task = config.task;
+  check_weight({task.vocabulary, config.width});
   embedding_ =
       register_parameter("embedding", torch::randn({task.vocabulary, config.width}) * 0.16);
   for (const config::TaskField& field : task.fields) {
@@ -72,12 +77,14 @@ LanguageModel::LanguageModel(const ModelConfig& config,
     if (field.of_tokens) {
       map = register_module(field.name, linear(config.width, config.width));
     } else {
+      check_weight({field.size, config.width});
       table = register_parameter(field.name, torch::randn({field.size, config.width}) * 0.16);
     }
     field_maps_.push_back(map);
     field_tables_.push_back(table);
   }
   if (config.positions == "learned") {
+    check_weight({config.max_length, config.width});
     positions_ =
         register_parameter("positions", torch::randn({config.max_length, config.width}) * 0.1);
   }
@@ -117,6 +124,27 @@ void LanguageModel::check_position(int64_t position) const {
 void LanguageModel::check_length(int64_t tokens) const {
   check_position(tokens - 1);
   for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_length(tokens);
+}
+
+void LanguageModel::check_step(int64_t position) const {
+  check_position(position);
+  for (const std::shared_ptr<Block>& block : blocks_) block->mixer().check_step(position);
+}
+
+void LanguageModel::check_state(const ModelState& state) const {
+  if (state.blocks.size() != blocks_.size()) {
+    throw Error("it has " + std::to_string(state.blocks.size()) + " blocks, but the model has " +
+                std::to_string(blocks_.size()));
+  }
+  check_length(state.position());
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    try {
+      if (state.blocks[b].position != state.position()) throw Error("it has another position");
+      blocks_[b]->mixer().check_state(state.blocks[b]);
+    } catch (const Error& error) {
+      throw Error("block " + std::to_string(b) + ": " + error.what());
+    }
+  }
 }
 
 namespace {
@@ -324,6 +352,19 @@ int64_t LanguageModel::parameter_count() const {
 
 namespace {
 
+// Before the others are made: whether `repeat` blocks like the first fit the memory.
+void check_repeat(const config::Table& table, const Mixer& mixer, const ModelConfig& config,
+                  int64_t repeat) {
+  int64_t numbers = 2 * config.mlp * config.width * config.width;
+  for (const Tensor& parameter : mixer.parameters()) numbers += parameter.numel();
+  const int64_t bytes = saturating_product(saturating_product(numbers, sizeof(float)), repeat);
+  if (bytes <= memory_size() / 2) return;
+  throw Error(table.path() + ": with repeat = " + std::to_string(repeat) + ", model.width = " +
+              std::to_string(config.width) + " and model.mlp = " + std::to_string(config.mlp) +
+              ", the weights take " + format_bytes(bytes) +
+              ", too much for this machine's memory, " + format_bytes(memory_size()));
+}
+
 // The number of blocks before each readout of a task with several.
 void read_readouts(config::Table& table, const std::vector<MixerPlan>& mixers,
                    ModelConfig& config) {
@@ -350,11 +391,11 @@ void read_readouts(config::Table& table, const std::vector<MixerPlan>& mixers,
 std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape& task) {
   ModelConfig config;
   config.task = task;
-  config.width = table.get_at_least("width", config.width, 1);
+  config.width = table.get_between("width", config.width, 1, kMostSize);
   config.positions = table.get_choice("positions", config.positions, {"learned", "rope", "none"});
-  config.mlp = table.get_at_least("mlp", config.mlp, 0);
+  config.mlp = table.get_between("mlp", config.mlp, 0, kMostSize);
   if (config.positions == "learned") {
-    config.max_length = table.get_at_least("max_length", task.length, 1);
+    config.max_length = table.get_between("max_length", task.length, 1, kMostPositions);
   } else if (table.has("max_length")) {
     throw table.bad("max_length", "applies only to learned positions, not to " + config.positions);
   }
@@ -363,15 +404,17 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   defaults.width = config.width;
   defaults.length = task.length;
   defaults.readouts = task.readouts;
-  defaults.heads = table.get_at_least("heads", defaults.heads, 1);
+  defaults.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
   defaults.token_shift = table.get("token_shift", defaults.token_shift);
   defaults.rope = config.positions == "rope";
   defaults.end = config.max_length;
 
   std::vector<MixerPlan> plans;
+  std::map<size_t, std::pair<config::Table, int64_t>> repeated;  // by the first of its plans
   for (config::Table& block : table.tables("blocks")) {
     block.require("mixer");  // read first, so that errors list it first
-    const int64_t repeat = block.get_at_least("repeat", 1, 1);
+    const int64_t repeat = block.get_between("repeat", 1, 1, kMostBlocks);
+    repeated.insert({plans.size(), {block, repeat}});
     for (int64_t i = 0; i < repeat; ++i) {
       if (!plans.empty() && plans.back().one_vector_a_hop) {
         throw block.bad(
@@ -386,7 +429,12 @@ std::shared_ptr<LanguageModel> make_model(config::Table& table, const TaskShape&
   if (task.readouts > 1) read_readouts(table, plans, config);
   table.finish();
   std::vector<std::shared_ptr<Mixer>> mixers;
-  for (const MixerPlan& plan : plans) mixers.push_back(plan.build());
+  for (size_t n = 0; n < plans.size(); ++n) {
+    mixers.push_back(plans[n].build());
+    const auto found = repeated.find(n);
+    if (found == repeated.end()) continue;
+    check_repeat(found->second.first, *mixers[n], config, found->second.second);
+  }
   return std::make_shared<LanguageModel>(config, mixers);
 }
 

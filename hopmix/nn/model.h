@@ -108,6 +108,11 @@ class LanguageModel : public torch::nn::Module {
   /// Throws Error if a sequence cannot have this many tokens, because of a learned position table
   /// or a mixer's limit.
   void check_length(int64_t tokens) const;
+  /// Throws Error if no step can be taken at this position. Quick, and changes no state.
+  void check_step(int64_t position) const;
+  /// Throws Error unless `state`, of one sequence, could be one of this model's (Mixer's
+  /// check_state).
+  void check_state(const ModelState& state) const;
   /// Bytes of the state of one sequence after t tokens.
   int64_t state_bytes(int64_t t) const;
 

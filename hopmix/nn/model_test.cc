@@ -380,5 +380,64 @@ TEST(Model, BadConfigsNameTheKey) {
             std::string::npos);
 }
 
+// Before anything is made, so that no size ends with an empty memory.
+TEST(Model, EverySizeHasABound) {
+  const std::vector<std::pair<std::string, std::string>> sizes = {
+      {"model.width", "mixer = 'attention'"},
+      {"model.heads", "mixer = 'attention'"},
+      {"model.mlp", "mixer = 'attention'"},
+      {"model.max_length", "mixer = 'attention'"},
+      {"model.blocks.0.repeat", "mixer = 'attention'"},
+      {"model.blocks.0.head_width", "mixer = 'attention'"},
+      {"model.blocks.0.expand", "mixer = 'mamba'"},
+      {"model.blocks.0.state", "mixer = 'mamba'"},
+      {"model.blocks.0.conv", "mixer = 'mamba'"},
+      {"model.blocks.0.head_width", "mixer = 'mamba2'"},
+      {"model.blocks.0.levels", "mixer = 'log_linear_mamba2'"},
+      {"model.blocks.0.expand_v", "mixer = 'gated_deltanet'"},
+      {"model.blocks.0.rank", "mixer = 'kda'"},
+      {"model.blocks.0.gate_rank", "mixer = 'gla'"},
+      {"model.blocks.0.recurrent_width", "mixer = 'griffin'"},
+      {"model.blocks.0.state", "mixer = 'chimera'"},
+      {"model.blocks.0.state", "mixer = 'diagonal_ssm'"},
+      {"model.blocks.0.block", "mixer = 'block_chacal'"},
+  };
+  for (const auto& [key, block] : sizes) {
+    for (const std::string value : {"100000000000", "9223372036854775807"}) {
+      toml::table document = config::parse("[[model.blocks]]\n" + block, "test");
+      config::set(document, key + "=" + value);
+      const std::string message = error_of(config::to_string(document));
+      EXPECT_TRUE(message.starts_with(key + " = " + value + ": must be at most ")) << message;
+    }
+  }
+  EXPECT_EQ(error_of("[[model.blocks]]\nmixer = 'gla'\nexpand_k = 1e300").substr(0, 52),
+            "model.blocks.0.expand_k = 1e+300: must be above 0 an");
+}
+
+TEST(Model, WeightsAndStatesFitTheMemory) {
+  const auto refused = [](const std::string& text, const std::string& start) {
+    const std::string message = error_of(text);
+    EXPECT_TRUE(message.starts_with(start)) << message;
+    EXPECT_NE(message.find("too much for this machine's memory"), std::string::npos) << message;
+  };
+  refused("[model]\nwidth = 1048576\n[[model.blocks]]\nmixer = 'attention'",
+          "model.blocks.0: a weight of [3145728, 2097152] takes 24.0 TiB");
+  refused("[model]\nwidth = 1048576\n[[model.blocks]]\nmixer = 'diagonal_ssm'\nstate = 1048576",
+          "model.blocks.0: a weight of ");
+  refused("[model]\nwidth = 1024\nmlp = 1048576\n[[model.blocks]]\nmixer = 'attention'",
+          "model.blocks.0: with repeat = 1, model.width = 1024 and model.mlp = 1048576, the "
+          "weights take "
+          "8.0 TiB");
+  refused(
+      "[model]\nwidth = 2048\ntoken_shift = false\n[[model.blocks]]\nmixer = 'attention'\nrepeat = "
+      "10000",
+      "model.blocks.0: with repeat = 10000, model.width = 2048 and model.mlp = 2, the weights "
+      "take ");
+  refused(
+      "[model]\nwidth = 8\nheads = 1\n[[model.blocks]]\nmixer = 'gated_deltanet'\nhead_width = "
+      "1048576\nexpand_v = 1",
+      "model.blocks.0: the state of a sequence takes 4.0 TiB");
+}
+
 }  // namespace
 }  // namespace hopmix::nn

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hopmix/base/error.h"
+
 namespace hopmix::nn {
 namespace {
 
@@ -39,6 +41,31 @@ StateParts PatternCache::state() const {
     empty.sizes.insert(empty.sizes.begin(), 0);
   }
   return parts;
+}
+
+bool PatternCache::names_tokens(const std::string& name) const {
+  return holds_next_row() && name == kTokens;
+}
+
+void PatternCache::check_tokens(const State& state) const {
+  if (!holds_next_row()) return;
+  SlotPolicy slots = slots_;
+  const std::vector<int32_t>& reads = slots.row(state.position);
+  const auto found = state.tensors.find(kTokens);
+  if (found == state.tensors.end()) {
+    if (reads.empty()) return;
+    throw Error(std::string("tensor '") + kTokens + "' is missing");
+  }
+  const Tensor& tokens = found->second;
+  if (tokens.scalar_type() == torch::kInt32 && tokens.dim() == 2 && tokens.size(0) == 1 &&
+      tokens.size(1) >= count(reads)) {
+    const auto* first = tokens.const_data_ptr<int32_t>();
+    std::vector<int32_t> held(first, first + reads.size());
+    std::sort(held.begin(), held.end());
+    if (held == reads) return;
+  }
+  throw Error(std::string("tensor '") + kTokens + "' must name the tokens that token " +
+              std::to_string(state.position) + " reads");
 }
 
 int64_t PatternCache::bytes(int64_t t, const torch::TensorOptions& parameters) const {

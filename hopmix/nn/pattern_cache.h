@@ -34,6 +34,19 @@ class PatternCache {
   /// Throws Error if the pattern does not cover this many tokens.
   void check_length(int64_t tokens) const { slots_.check_length(tokens); }
 
+  /// Throws Error if a token at this position cannot be appended. Quick.
+  void check_step(int64_t position) const { slots_.check_step(position); }
+
+  /// Whether it keeps the tensor `name` by itself, besides the entries.
+  bool names_tokens(const std::string& name) const;
+
+  /// Throws Error unless the state, of one sequence, names exactly the tokens that token
+  /// `state.position` reads.
+  void check_tokens(const State& state) const;
+
+  /// The number of slots allocated after t tokens that were stored one by one.
+  int64_t slots(int64_t t) const { return slots_.slots(t); }
+
   /// The rows of an entry that token `state.position` reads: [B,reads,...], in the order of
   /// `tokens`. A view of the state if possible; release it before the next append.
   Tensor read(const State& state, const std::string& name);

@@ -42,7 +42,7 @@ int64_t read_kappa(config::Table& table, int64_t fallback) {
 }
 
 int64_t read_reader_heads(config::Table& table, const Publication& publication) {
-  const int64_t heads = table.get_at_least("heads", publication.heads, 1);
+  const int64_t heads = table.get_between("heads", publication.heads, 1, kMostSize);
   if (heads % publication.heads == 0) return heads;
   throw table.bad("heads", "must be a multiple of the heads of mem '" + table.require("mem") +
                                "', " + std::to_string(publication.heads));

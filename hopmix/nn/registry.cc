@@ -1,5 +1,6 @@
 #include "hopmix/nn/registry.h"
 
+#include "hopmix/base/memory_size.h"
 #include "hopmix/base/nearest.h"
 #include "hopmix/nn/mixers/block_chacal.h"
 #include "hopmix/nn/mixers/chacal.h"
@@ -64,6 +65,20 @@ const MixerEntry& find_mixer(const std::string& name) {
   throw Error("unknown mixer '" + name + "'" + suggestion(name, names));
 }
 
+namespace {
+
+// The state of a recurrence is allocated whole, in training too.
+void check_state_size(const Mixer& mixer) {
+  if (mixer.past()) return;
+  const int64_t bytes = mixer.state_bytes(0), memory = memory_size();
+  if (bytes <= memory / 2) return;
+  throw Error("the state of a sequence takes " + format_bytes(bytes) +
+              ", too much for this machine's memory, " + format_bytes(memory) +
+              "; lower the layer's own sizes");
+}
+
+}  // namespace
+
 MixerPlan read_mixer(config::Table& table, const BlockDefaults& defaults) {
   const MixerEntry* entry = nullptr;
   const std::string name = table.require("mixer");
@@ -82,7 +97,13 @@ MixerPlan read_mixer(config::Table& table, const BlockDefaults& defaults) {
     }
   };
   MixerPlan plan = at_table([&] { return entry->read(table, defaults); });
-  plan.build = [at_table, build = std::move(plan.build)] { return at_table(build); };
+  plan.build = [at_table, build = std::move(plan.build)] {
+    return at_table([&] {
+      std::shared_ptr<Mixer> mixer = build();
+      check_state_size(*mixer);
+      return mixer;
+    });
+  };
   return plan;
 }
 

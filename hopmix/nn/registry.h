@@ -12,6 +12,9 @@
 
 namespace hopmix::nn {
 
+/// The largest size of any part of a layer. Products of three fit in 64 bits.
+inline constexpr int64_t kMostSize = int64_t{1} << 20;
+
 /// What a block inherits from its model unless its own table overrides it.
 struct BlockDefaults {
   int64_t width = 64;

@@ -20,6 +20,8 @@ Tensor with_rows_together(const Tensor& x) {
 
 void check_slots(const Call& c) {
   const auto* const s = c.in<int32_t>("slots");
+  TORCH_CHECK_VALUE(s == nullptr || c.size("S") > 0 || c.size("R") == 0, c.arguments().op(),
+                    ": slots has ", c.size("R"), " entries, but k has no slots to read (S = 0)");
   for (int64_t r = 0; s != nullptr && r < c.size("R"); ++r) {
     TORCH_CHECK_VALUE(0 <= s[r] && s[r] < c.size("S"), c.arguments().op(), ": slots[", r, "] is ",
                       s[r], ", but must be from 0 to ", c.size("S") - 1);

@@ -8,6 +8,7 @@
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/base/memory_size.h"
 
 namespace hopmix {
 namespace {
@@ -139,6 +140,11 @@ Csr read_matrix_market(const std::filesystem::path& path) {
                 count = take_integer(reader, line, "entries");
   if (rows < 0 || rows > kMaxRows)
     reader.fail("rows " + std::to_string(rows) + " must be from 0 to " + std::to_string(kMaxRows));
+  constexpr int64_t kBytesOfRow = sizeof(int64_t);
+  if (rows > memory_size() / kBytesOfRow) {
+    reader.fail("rows " + std::to_string(rows) + " need " + format_bytes(rows * kBytesOfRow) +
+                ", more than the memory of this machine, " + format_bytes(memory_size()));
+  }
   if (rows != cols) {
     reader.fail("a matrix of " + std::to_string(rows) + " by " + std::to_string(cols) +
                 " must be square");

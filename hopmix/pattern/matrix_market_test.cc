@@ -5,6 +5,7 @@
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
+#include "hopmix/pattern/dag_files.h"
 
 namespace hopmix {
 namespace {
@@ -66,6 +67,8 @@ TEST_F(MatrixMarket, ServesAsAPattern) {
   write_matrix_market(path_, csr);
   const std::string spec = "dag( " + path_.string() + " )";  // the name has spaces and parentheses
   EXPECT_EQ(to_csr(Pattern(spec, 70)).cols, csr.cols);
+  EXPECT_EQ(dag_files("fib|" + spec), std::vector<std::string>{path_.string()});
+  EXPECT_TRUE(dag_files("fib").empty());
   EXPECT_EQ(Pattern(spec, 70).spec(), "dag(" + path_.string() + ")");
   // Fewer tokens use the first rows; more are an error.
   EXPECT_EQ(to_csr(Pattern(spec, 10)).cols, to_csr(Pattern("2^k|random(3,1)", 10)).cols);
@@ -115,6 +118,25 @@ TEST_F(MatrixMarket, BadFilesNameTheLine) {
   EXPECT_EQ(error(header + "3 3 2\n2 1\n"), "3: the file ends after 1 of 2 entries");
   EXPECT_EQ(error(header + "3 3 1\n2 1\n3 1\n"), "4: entry (3, 1) exceeds the announced 1 entries");
   EXPECT_EQ(error(header + "3 3 3\n2 1\n3 1\n2 1\n"), "5: entry (2, 1) is given twice");
+}
+
+TEST_F(MatrixMarket, WhatIsNoFileIsAnError) {
+  const auto error_of_dag = [](const std::string& file) {
+    try {
+      const Pattern pattern("dag(" + file + ")", 4);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string name(300, 'x');
+  EXPECT_EQ(error_of_dag(name), "pattern 'dag(" + name + ")': file at character 5: cannot read '" +
+                                    name + "': File name too long");
+  EXPECT_EQ(error_of_dag("/"),
+            "pattern 'dag(/)': file at character 5: cannot read '/': Is a directory");
+  if (!std::filesystem::is_character_file("/dev/zero"))
+    GTEST_SKIP() << "needs a device without end";
+  EXPECT_NE(error_of_dag("/dev/zero").find("it has no end within 1 MiB"), std::string::npos);
 }
 
 TEST_F(MatrixMarket, AMissingFileIsNamed) {

@@ -40,6 +40,7 @@ struct Random {
 struct Fenwick {};
 struct Dag {
   Csr rows;  // at least n rows
+  std::string file;
 };
 
 }  // namespace terms
@@ -48,7 +49,7 @@ using Term =
     std::variant<terms::Dense, terms::Window, terms::Offsets, terms::Cached, terms::Strided,
                  terms::Global, terms::Blocks, terms::Random, terms::Fenwick, terms::Dag>;
 
-/// A union of terms. At most one is Offsets, because the parser merges them.
+/// A union of terms. At most one is Offsets and one Window, because the parser merges them.
 struct Pattern::Node {
   std::vector<Term> terms;
 };

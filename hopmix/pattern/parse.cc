@@ -9,6 +9,7 @@
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/nearest.h"
+#include "hopmix/base/utf8.h"
 #include "hopmix/pattern/expression.h"
 #include "hopmix/pattern/matrix_market.h"
 #include "hopmix/pattern/node.h"
@@ -58,12 +59,25 @@ void join(Offsets& into, const Offsets& other) {
   into.first = std::min(into.first, other.first);
 }
 
-void add_term(std::vector<Term>& terms, Term term) {
-  if (const auto* f = std::get_if<Offsets>(&term)) {
-    for (Term& earlier : terms) {
-      if (auto* g = std::get_if<Offsets>(&earlier)) return join(*g, *f);
+// Of several windows, the widest reads all.
+void join(Window& into, const Window& other) { into.width = std::max(into.width, other.width); }
+
+// Joins `term` with an earlier one of its kind; returns whether there is one.
+template <typename Kind>
+bool join_earlier(std::vector<Term>& terms, const Term& term) {
+  const auto* added = std::get_if<Kind>(&term);
+  if (!added) return false;
+  for (Term& earlier : terms) {
+    if (auto* into = std::get_if<Kind>(&earlier)) {
+      join(*into, *added);
+      return true;
     }
   }
+  return false;
+}
+
+void add_term(std::vector<Term>& terms, Term term) {
+  if (join_earlier<Offsets>(terms, term) || join_earlier<Window>(terms, term)) return;
   terms.push_back(std::move(term));
 }
 
@@ -82,15 +96,16 @@ class Parser {
   [[noreturn]] void fail(size_t at, const std::string& what, const std::string& why = "") const {
     std::string line =
         "pattern " + quote(text_) + ": " + what + " at character " + std::to_string(at + 1) + why;
-    // A line break in a file name must not split the message.
+    // A line break in a file name must not split the message, nor may it have half a character.
     std::replace_if(
         line.begin(), line.end(), [](char c) { return is_control(c); }, '?');
-    throw Error(line);
+    throw Error(valid_utf8(line));
   }
 
   [[noreturn]] void unexpected(const std::string& why) const {
-    fail(at_, at_ < text_.size() ? "unexpected " + quote(text_.substr(at_, 1)) : "unexpected end",
-         "; " + why);
+    if (at_ == text_.size()) fail(at_, "unexpected end", "; " + why);
+    const size_t length = first_utf8_character(rest()).length;
+    fail(at_, "unexpected " + quote(text_.substr(at_, length)), "; " + why);
   }
 
   bool at_char(char c) const { return at_ < text_.size() && text_[at_] == c; }
@@ -239,7 +254,7 @@ class Parser {
     if (file.empty()) fail(begin, "a file name is missing");
     expect(')', "expected dag(file)");
     try {
-      Dag dag{read_matrix_market(file)};
+      Dag dag{read_matrix_market(file), file};
       if (dag.rows.rows() < n_) {
         throw Error(file + " has " + std::to_string(dag.rows.rows()) +
                     " rows, but n = " + std::to_string(n_) + " tokens need one each");

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "hopmix/base/error.h"
+#include "hopmix/base/utf8.h"
 #include "hopmix/pattern/pattern.h"
 
 namespace hopmix {
@@ -36,6 +37,7 @@ const Bad kBad[] = {
     {"K+1", "unknown name 'K' at character 1; did you mean 'k'?"},
     {"sqr(k)+1", "unknown name 'sqr' at character 1; did you mean 'sqrt'?"},
     {"2^k+fib", "'fib' at character 5 cannot be part of an expression; use | to join patterns"},
+    {"fib\u00e9", "unexpected '\u00e9' at character 4; use | to join patterns"},
     {"fib+1", "unexpected '+' at character 4; use | to join patterns"},
     {"window", "unexpected end at character 7; expected window(w)"},
     {"window(", "an argument is missing at character 8"},
@@ -110,6 +112,19 @@ const Bad kBad[] = {
 TEST(Parse, BadSpecsSayWhere) {
   for (const auto& [spec, says] : kBad) {
     EXPECT_EQ(message(spec, 64), "pattern '" + std::string(spec) + "': " + says);
+  }
+}
+
+// Python decodes messages strictly.
+TEST(Parse, EveryErrorIsUtf8) {
+  EXPECT_EQ(message("fib\xff", 64),
+            "pattern 'fib\uFFFD': unexpected '\uFFFD' at character 4; use | to join patterns");
+  for (const char* spec :
+       {"k+\u65e5", "\u65e5", "\xe6\x97", "window(\u65e5)", "k\xe6|2", "dag(\xff)",
+        "cached(\u65e5)", "2^\u65e5k", "offsets(1,\u65e5)", "random(1,\xc3"}) {
+    const std::string says = message(spec, 64);
+    EXPECT_NE(says, "no error") << spec;
+    EXPECT_FALSE(first_bad_utf8(says)) << says;
   }
 }
 

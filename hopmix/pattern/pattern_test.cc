@@ -101,6 +101,11 @@ std::vector<Case> cases() {
                 at_distances([](int64_t k) { return int64_t{1} << k; })(i, j);
        }},
       {"window(2)|window(2)", [](int64_t i, int64_t j) { return i - j <= 2; }},
+      {"window(2)|fib|window(5)|blocks(7)|strided(4)|global(1)|strided(9)|window(3)",
+       [](int64_t i, int64_t j) {
+         return i - j <= 5 || i / 7 == j / 7 || (i - j) % 4 == 0 || (i - j) % 9 == 0 || j < 1 ||
+                at_distances(fibonacci)(i, j);
+       }},
   };
 }
 
@@ -344,6 +349,20 @@ TEST(Pattern, RefusesLengthsAndRowsOutOfRange) {
   EXPECT_THROW(pattern.rows(-1, 2, rows), Error);
   EXPECT_THROW(pattern.rows(2, 1, rows), Error);
   EXPECT_THROW(pattern.rows(0, 4, rows), Error);
+}
+
+// Of many terms, each row costs what it reads and not that times the number of terms.
+TEST(Pattern, AUnionOfThousands) {
+  constexpr int64_t kTerms = 1500;
+  for (const std::string kind : {"window", "global", "blocks", "strided"}) {
+    std::string spec;
+    for (int64_t t = 1; t <= kTerms; ++t) {
+      spec += (t > 1 ? "|" : "") + kind + "(" + std::to_string(t) + ")";
+    }
+    const Csr csr = to_csr(Pattern(spec, kTerms));  // each of them is dense: strided(1), window(n)
+    EXPECT_EQ(csr.cols.size(), static_cast<size_t>(kTerms * (kTerms - 1) / 2)) << kind;
+    EXPECT_EQ(csr.cols[static_cast<size_t>(csr.row_ptr[1400]) + 1234], 1234) << kind;
+  }
 }
 
 }  // namespace

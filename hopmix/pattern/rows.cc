@@ -1,6 +1,7 @@
 // Computes row i of each kind of pattern on the fly.
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/mix_bits.h"
@@ -17,12 +18,6 @@ void append(Cols& cols, int64_t j) { cols.push_back(static_cast<int32_t>(j)); }
 
 void append_range(Cols& cols, int64_t begin, int64_t end) {
   for (int64_t j = begin; j < end; ++j) append(cols, j);
-}
-
-void append_row(const Dense&, int64_t i, Cols& cols) { append_range(cols, 0, i); }
-
-void append_row(const Window& p, int64_t i, Cols& cols) {
-  append_range(cols, std::max<int64_t>(0, i - p.width), i);
 }
 
 void append_row(const Offsets& p, int64_t i, Cols& cols) {
@@ -51,12 +46,6 @@ void append_row(const Strided& p, int64_t i, Cols& cols) {
   for (int64_t j = i % p.stride; j < i; j += p.stride) append(cols, j);
 }
 
-void append_row(const Global& p, int64_t i, Cols& cols) {
-  append_range(cols, 0, std::min(i, p.count));
-}
-
-void append_row(const Blocks& p, int64_t i, Cols& cols) { append_range(cols, i - i % p.length, i); }
-
 // Floyd's sampling without replacement (Bentley, Floyd 1987). Draw number d of row i is a function
 // of (seed, i, d), so rows are independent of one another and the same on every machine. The bias
 // of % is below 2^-32.
@@ -81,6 +70,51 @@ void append_row(const Fenwick&, int64_t i, Cols& cols) {
 void append_row(const Dag& p, int64_t i, Cols& cols) {
   cols.insert(cols.end(), p.rows.cols.begin() + p.rows.row_ptr[i],
               p.rows.cols.begin() + p.rows.row_ptr[i + 1]);
+}
+
+// The tokens begin .. end-1, for the kinds that read no others; those of a union join first, so
+// that its cost is that of what it reads.
+using Range = std::pair<int64_t, int64_t>;
+
+Range range_of(const Dense&, int64_t i) { return {0, i}; }
+Range range_of(const Window& p, int64_t i) { return {std::max<int64_t>(0, i - p.width), i}; }
+Range range_of(const Global& p, int64_t i) { return {0, std::min(i, p.count)}; }
+Range range_of(const Blocks& p, int64_t i) { return {i - i % p.length, i}; }
+
+template <typename Kind>
+concept IsRange = requires(const Kind& p) {
+  range_of(p, int64_t{});
+};
+
+template <IsRange Kind>
+void append_row(const Kind& p, int64_t i, Cols& cols) {
+  const auto [begin, end] = range_of(p, i);
+  append_range(cols, begin, end);
+}
+
+void append_union(std::vector<Range>& ranges, Cols& cols) {
+  std::sort(ranges.begin(), ranges.end());
+  int64_t from = 0;
+  for (const auto& [begin, end] : ranges) {
+    append_range(cols, std::max(begin, from), end);
+    from = std::max(from, end);
+  }
+}
+
+// Merges ascending pieces, which end at `ends`, into one.
+void merge(std::vector<size_t>& ends, Cols& cols) {
+  const auto at = [&](size_t place) { return cols.begin() + static_cast<int64_t>(place); };
+  while (ends.size() > 1) {  // pairs, so that no token moves more than log2(pieces) times
+    std::vector<size_t> merged;
+    for (size_t piece = 0; piece < ends.size(); piece += 2) {
+      const size_t begin = piece > 0 ? ends[piece - 1] : 0;
+      const size_t end = ends[std::min(piece + 1, ends.size() - 1)];
+      std::inplace_merge(at(begin), at(ends[piece]), at(end));
+      merged.push_back(end);
+    }
+    ends = std::move(merged);
+  }
+  cols.erase(std::unique(cols.begin(), cols.end()), cols.end());
 }
 
 // Ranges of rows, for the kinds whose neighbouring rows have much in common. Each appends its rows
@@ -169,12 +203,23 @@ void Pattern::row(int64_t i, std::vector<int32_t>& cols) const {
     throw Error("row " + std::to_string(i) + " must be at least 0 and below " + std::to_string(n_));
   }
   cols.clear();
-  for (const Term& term : root_->terms) {
-    const auto joined = static_cast<int64_t>(cols.size());
-    std::visit([&](const auto& p) { append_row(p, i, cols); }, term);
-    if (joined > 0) std::inplace_merge(cols.begin(), cols.begin() + joined, cols.end());
+  if (root_->terms.size() == 1) {
+    return std::visit([&](const auto& p) { append_row(p, i, cols); }, root_->terms.front());
   }
-  if (root_->terms.size() > 1) cols.erase(std::unique(cols.begin(), cols.end()), cols.end());
+  std::vector<Range> ranges;
+  std::vector<size_t> ends;
+  const auto read = [&]<typename Kind>(const Kind& p) {
+    if constexpr (IsRange<Kind>) {
+      ranges.push_back(range_of(p, i));
+    } else {
+      append_row(p, i, cols);
+      ends.push_back(cols.size());
+    }
+  };
+  for (const Term& term : root_->terms) std::visit(read, term);
+  append_union(ranges, cols);
+  ends.push_back(cols.size());
+  merge(ends, cols);
 }
 
 }  // namespace hopmix

@@ -31,6 +31,11 @@ class SlotPolicy {
   /// Throws Error if the pattern does not cover this many tokens.
   void check_length(int64_t tokens) const;
 
+  /// Throws Error if a token at this position cannot be stored. Quick.
+  void check_step(int64_t position) const {
+    covering(kind_ == Kind::kNextRow ? position + 1 : position);
+  }
+
   /// What token i reads, ascending; valid until the row after the next one is requested. Throws
   /// Error past a known length.
   const std::vector<int32_t>& row(int64_t i);

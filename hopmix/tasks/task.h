@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hopmix/base/content_hash.h"
 #include "hopmix/config/config.h"
 #include "hopmix/config/task_field.h"
 
@@ -52,6 +53,8 @@ struct Task {
   std::function<Batch(int64_t batch, uint64_t seed)> sample_held_out = {};
   double bytes_per_token = 0;  // average over asked tokens of the held-out text; 0 for other tasks
   std::map<std::string, std::string> files = {};  // to keep in the run directory, by name
+  /// What it reads and a run does not keep, by the key that names it.
+  std::map<std::string, Digest> inputs = {};
 };
 
 /// A key of a task's table, for listings.

@@ -176,12 +176,14 @@ Task text_task(const TextConfig& config, const std::string& where) {
 
   const std::string& separator = config.separator;
   std::vector<text::Document> files = text::list_documents(config.path, where + "path");
+  std::map<std::string, Digest> inputs = {{"path", text::digest(files, config.path)}};
   std::vector<text::Document> held_out;
   if (config.valid.empty()) {
     std::tie(files, held_out) =
         text::hold_out(files, config.valid_fraction, separator.empty() ? "\n" : separator);
   } else {
     held_out = text::list_documents(config.valid, where + "valid");
+    inputs["valid"] = text::digest(held_out, config.valid);
   }
   const int64_t end = packs ? tokenizer.end_of_document().value_or(kNoTarget) : kNoTarget;
   const auto open = [&](const std::vector<text::Document>& of) {
@@ -215,6 +217,7 @@ Task text_task(const TextConfig& config, const std::string& where) {
       packs ? static_cast<double>(bytes - held_out_corpus->unasked_bytes()) /
                   static_cast<double>(held_out_corpus->asked())
             : static_cast<double>(bytes) / static_cast<double>(held_out_corpus->tokens());
+  task.inputs = std::move(inputs);
   if (!tokenizer.is_bytes()) task.files["tokenizer.model"] = tokenizer.model();
   return task;
 }

@@ -1,17 +1,12 @@
 #include "hopmix/text/documents.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "hopmix/base/error.h"
 #include "hopmix/base/files.h"
-#include "hopmix/base/mix_bits.h"
 
 namespace hopmix::text {
 namespace {
@@ -35,71 +30,61 @@ size_t cut_near(std::string_view text, size_t at, std::string_view separator = "
   return at;
 }
 
-// ---- The cache of subword tokens: a header, then the tokens
+// ---- The cache of subword tokens: a header, the tokens, the end of each part, a footer
+
+constexpr const char* kEnding = ".tokens";
 
 struct Header {
-  explicit Header(bool parts) : magic{'h', 'o', 'p', 'm', 'i', 'x', parts ? 'P' : 'T', '1'} {}
-
-  char magic[8];
+  char magic[8] = {'h', 'o', 'p', 'm', 'i', 'x', 'T', '2'};
   int64_t width = 0;  // bytes per token
 };
-// With parts, the tokens are followed by the end of each part and then their number, as int64.
 
-uint64_t hash(std::string_view bytes, uint64_t h) {
-  for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof h))) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
-    h = mix_bits((h ^ word) + kGoldenStep);
+struct Footer {
+  int64_t tokens = 0, parts = 0;
+  uint64_t hash = 0;  // of all before the footer
+};
+
+template <typename T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+fs::path entry_of(const Document& document, std::string_view text, const Tokenizer& tokenizer,
+                  const fs::path& cache, std::string_view separator) {
+  ContentHash hash;
+  for (const std::string_view part : {std::string_view(tokenizer.model()), separator, text}) {
+    hash.add(bytes_of(part.size()));
+    hash.add(part);
   }
-  return mix_bits(h + kGoldenStep);
+  return cache / (document.file.stem().string() + "-" + hex(hash.value()) + kEnding);
 }
 
-fs::path entry_of(const Document& document, const Tokenizer& tokenizer, const fs::path& cache,
-                  std::string_view separator) {
-  const fs::path file = fs::canonical(document.file);
-  const auto changed = fs::last_write_time(file).time_since_epoch().count();
-  uint64_t h = hash(file.string(), 0);
-  for (const auto number : {static_cast<uint64_t>(changed), uint64_t{fs::file_size(file)},
-                            uint64_t{document.begin}, uint64_t{document.end}}) {
-    h = mix_bits((h ^ number) + kGoldenStep);
-  }
-  if (!separator.empty()) h = hash(separator, h);
-  char name[32];
-  std::snprintf(name, sizeof name, "-%016llx.tokens",
-                static_cast<unsigned long long>(hash(tokenizer.model(), h)));
-  return cache / (file.stem().string() + name);
-}
-
-// Removes a value from the end of `bytes` and returns it; nothing if they are too short.
-std::vector<int64_t> take_last(std::string_view& bytes, size_t count) {
-  if (bytes.size() / sizeof(int64_t) < count) return {};
-  std::vector<int64_t> numbers(count);
-  bytes.remove_suffix(count * sizeof(int64_t));
-  std::memcpy(numbers.data(), bytes.data() + bytes.size(), count * sizeof(int64_t));
-  return numbers;
-}
-
-// The tokens in `entry`, if it is a valid cache file.
-std::optional<Tokens> read_entry(const fs::path& entry, bool parts) {
+// The tokens in `entry`, if it is a whole cache file.
+std::optional<Tokens> read_entry(const fs::path& entry) {
   if (!fs::exists(entry)) return std::nullopt;
   const MappedFile file(entry);
-  std::string_view rest = file.bytes();
-  Header header(parts);
-  if (rest.size() < sizeof header || std::memcmp(rest.data(), header.magic, 8) != 0) return {};
-  std::memcpy(&header, rest.data(), sizeof header);
-  rest.remove_prefix(sizeof header);
-  std::vector<int64_t> ends;
-  if (parts) {
-    const std::vector<int64_t> count = take_last(rest, 1);
-    if (count.empty() || count[0] < 1) return {};
-    ends = take_last(rest, static_cast<size_t>(count[0]));
-    if (ends.empty()) return {};
-  }
-  if (header.width != 2 && header.width != 4) return {};
-  const auto bytes = static_cast<int64_t>(rest.size()), size = bytes / header.width;
-  if (!parts) ends = {size};
-  if (bytes % header.width != 0 || ends.back() != size) return {};
-  return Tokens(file, sizeof header, static_cast<int>(header.width), size, std::move(ends));
+  const std::string_view bytes = file.bytes();
+  Header header;
+  Footer footer;
+  if (bytes.size() < sizeof header + sizeof footer) return {};
+  if (!bytes.starts_with(std::string_view(header.magic, sizeof header.magic))) return {};
+  const std::string_view content = bytes.substr(0, bytes.size() - sizeof footer);
+  std::memcpy(&header, bytes.data(), sizeof header);
+  std::memcpy(&footer, bytes.data() + content.size(), sizeof footer);
+  const auto all = static_cast<int64_t>(content.size() - sizeof header);
+  const bool sizes = (header.width == 2 || header.width == 4) && footer.parts > 0 &&
+                     footer.parts <= all / static_cast<int64_t>(sizeof(int64_t)) &&
+                     footer.tokens >= 0 && footer.tokens <= all / header.width;
+  if (!sizes) return {};
+  const int64_t tokens = footer.tokens * header.width;
+  std::vector<int64_t> ends(static_cast<size_t>(footer.parts));
+  if (tokens + static_cast<int64_t>(ends.size() * sizeof(int64_t)) != all) return {};
+  ContentHash hash;
+  hash.add(content);
+  if (hash.value() != footer.hash) return {};
+  std::memcpy(ends.data(), content.data() + sizeof header + tokens, ends.size() * sizeof(int64_t));
+  return Tokens(file, sizeof header, static_cast<int>(header.width), footer.tokens,
+                std::move(ends));
 }
 
 template <typename Int>
@@ -109,21 +94,20 @@ void write_tokens(const std::vector<int64_t>& tokens, const Sink& sink) {
 }
 
 // Encodes text in pieces that end at a line, so that memory stays bounded.
-void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::path& entry,
+void make_entry(std::string_view text, const Tokenizer& tokenizer, const fs::path& entry,
                 std::string_view separator) {
   constexpr size_t kPiece = size_t{1} << 20;
-  const MappedFile file(document.file);
-  const std::string_view text = bytes_of(file, document);
-  Header header(!separator.empty());
+  Header header;
   header.width = tokenizer.vocabulary() <= (1 << 16) ? 2 : 4;
-  // Processes that make the same entry concurrently write separate files; the last rename wins.
-  static std::atomic<int> count = 0;
-  const fs::path made =
-      entry.string() + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
-  write_file(made, [&](const Sink& sink) {
+  write_file(entry, [&](const Sink& file) {
+    ContentHash hash;
+    const Sink sink = [&](const void* data, size_t size) {
+      hash.add({static_cast<const char*>(data), size});
+      file(data, size);
+    };
     sink(&header, sizeof header);
     std::vector<int64_t> ends;
-    int64_t size = 0;
+    Footer footer;
     size_t begin = 0;
     for (const size_t part_end : part_ends(text, separator)) {
       std::string_view rest = text.substr(begin, part_end - begin);
@@ -132,17 +116,17 @@ void make_entry(const Document& document, const Tokenizer& tokenizer, const fs::
         const std::vector<int64_t> tokens = tokenizer.encode(rest.substr(0, end));
         header.width == 2 ? write_tokens<uint16_t>(tokens, sink)
                           : write_tokens<uint32_t>(tokens, sink);
-        size += static_cast<int64_t>(tokens.size());
+        footer.tokens += static_cast<int64_t>(tokens.size());
         rest.remove_prefix(end);
       }
-      ends.push_back(size);
+      ends.push_back(footer.tokens);
       begin = part_end;
     }
-    if (separator.empty()) return;
-    ends.push_back(static_cast<int64_t>(ends.size()));
     sink(ends.data(), ends.size() * sizeof(int64_t));
+    footer.parts = static_cast<int64_t>(ends.size());
+    footer.hash = hash.value();
+    file(&footer, sizeof footer);
   });
-  fs::rename(made, entry);
 }
 
 template <typename Int>
@@ -177,6 +161,22 @@ std::vector<Document> list_documents(const fs::path& path, const std::string& wh
   std::sort(documents.begin(), documents.end(),
             [](const Document& a, const Document& b) { return a.file < b.file; });
   return documents;
+}
+
+Digest digest(const std::vector<Document>& documents, const fs::path& path) {
+  ContentHash hash;
+  Digest result;
+  for (const Document& document : documents) {
+    const MappedFile file(document.file);
+    const std::string name = document.file.lexically_relative(path).string();
+    hash.add(name);
+    hash.add(bytes_of(name.size()));
+    hash.add(bytes_of(file, document));
+    hash.add(bytes_of(document.size()));
+    result.bytes += static_cast<int64_t>(document.size());
+  }
+  result.hash = hash.value();
+  return result;
 }
 
 size_t total_size(const std::vector<Document>& documents) {
@@ -227,21 +227,22 @@ void Tokens::copy(int64_t begin, std::span<int64_t> out) const {
 
 Tokens open_tokens(const Document& document, const Tokenizer& tokenizer, const fs::path& cache,
                    std::string_view separator) {
+  const MappedFile file(document.file);
+  const std::string_view text = bytes_of(file, document);
   if (tokenizer.is_bytes()) {
-    const MappedFile file(document.file);
-    const std::vector<size_t> ends = part_ends(bytes_of(file, document), separator);
+    const std::vector<size_t> ends = part_ends(text, separator);
     return Tokens(file, document.begin, 1, static_cast<int64_t>(document.size()),
                   {ends.begin(), ends.end()});
   }
-  const fs::path entry = entry_of(document, tokenizer, cache, separator);
+  const fs::path entry = entry_of(document, text, tokenizer, cache, separator);
   std::error_code error;
   fs::create_directories(cache, error);
   if (error) throw Error("cannot create '" + cache.string() + "': " + error.message());
-  const bool parts = !separator.empty();
-  std::optional<Tokens> tokens = read_entry(entry, parts);
+  std::optional<Tokens> tokens = read_entry(entry);
   if (!tokens) {
-    make_entry(document, tokenizer, entry, separator);
-    tokens = read_entry(entry, parts);
+    remove_abandoned(cache, kEnding);
+    make_entry(text, tokenizer, entry, separator);
+    tokens = read_entry(entry);
   }
   if (!tokens) throw Error("cannot read '" + entry.string() + "': it holds no tokens");
   return *std::move(tokens);

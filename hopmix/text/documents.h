@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "hopmix/base/content_hash.h"
 #include "hopmix/base/mapped_file.h"
 #include "hopmix/text/tokenizer.h"
 
@@ -25,6 +26,9 @@ struct Document {
 /// A file as one document, or every file in a folder as one document each, in the order of their
 /// paths. Skips hidden and empty files. Throws Error, naming `where`, if nothing is left.
 std::vector<Document> list_documents(const std::filesystem::path& path, const std::string& where);
+
+/// Of all documents, in order, their names below `path` and their bytes.
+Digest digest(const std::vector<Document>& documents, const std::filesystem::path& path);
 
 size_t total_size(const std::vector<Document>& documents);
 
@@ -68,9 +72,9 @@ class Tokens {
   std::vector<int64_t> ends_;
 };
 
-/// Encodes subword tokens once and keeps them in the folder `cache`; a text or model that changes
-/// gets a new entry. No token crosses from one part (part_ends) into the next. Throws Error if the
-/// cache cannot be written.
+/// Encodes subword tokens once and keeps them in the folder `cache`; another content, model or
+/// separator gets another entry, and a damaged entry is made again. No token crosses from one part
+/// (part_ends) into the next. Throws Error if the cache cannot be written.
 Tokens open_tokens(const Document& document, const Tokenizer& tokenizer,
                    const std::filesystem::path& cache, std::string_view separator = "");
 

@@ -149,7 +149,8 @@ TEST_F(DocumentsTest, PartsOfBytesAndSubwords) {
     const std::string bytes = read_file(entry);
     for (const std::string& broken :
          {std::string(), bytes.substr(0, 16), bytes.substr(0, bytes.size() - 8),
-          bytes.substr(0, bytes.size() - 8) + count, bytes.substr(0, bytes.size() - 1)}) {
+          bytes.substr(0, bytes.size() - 8) + count, bytes.substr(0, bytes.size() - 1),
+          bytes.substr(0, 16) + bytes.substr(18)}) {
       write_file(entry, broken);
       const Tokens again = open_tokens(whole, subwords, cache, "--");
       EXPECT_EQ(all(again), all(right));
@@ -182,7 +183,7 @@ TEST_F(DocumentsTest, SubwordsAreKept) {
   ASSERT_EQ(entries().size(), 1u);
   const fs::path entry = entries()[0];
   const auto made = fs::last_write_time(entry);
-  EXPECT_EQ(fs::file_size(entry), 16 + 2 * tokens.size());
+  EXPECT_EQ(fs::file_size(entry), 16 + 2 * tokens.size() + 8 + 24);
   EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
   EXPECT_EQ(fs::last_write_time(entry), made) << "it was made again";
 
@@ -210,10 +211,65 @@ TEST_F(DocumentsTest, AnEntryThatIsNoneIsMadeAgain) {
   const fs::path cache = folder_ / "cache";
   const std::vector<int64_t> tokens = all(open_tokens(document, tokenizer, cache));
   const fs::path entry = *fs::directory_iterator(cache);
-  for (const char* bytes : {"", "hopmixT1", "something else, long enough to be read"}) {
+  const std::string whole = read_file(entry);
+  std::vector<std::string> broken = {"", "hopmixT1", "something else, long enough to be read"};
+  // Cut short on the disk, by a few tokens or by many; with one token changed.
+  for (const size_t bytes : {1, 2, 24, 100, 200})
+    broken.push_back(whole.substr(0, whole.size() - bytes));
+  broken.push_back(whole);
+  broken.back()[40] ^= 1;
+  for (const std::string& bytes : broken) {
     write_file(entry, bytes);
     EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokens);
+    EXPECT_EQ(read_file(entry), whole);
   }
+}
+
+// The time of a change says nothing: a copy may keep it.
+TEST_F(DocumentsTest, AnEntryBelongsToAContent) {
+  const std::string text = made_up_text(200, 1), other = made_up_text(200, 2);
+  const size_t size = std::min(text.size(), other.size());
+  const Document document{write("x", text.substr(0, size)), 0, size};
+  const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
+  const fs::path cache = folder_ / "cache";
+  open_tokens(document, tokenizer, cache);
+  const auto time = fs::last_write_time(document.file);
+  write("x", other.substr(0, size));
+  fs::last_write_time(document.file, time);
+  EXPECT_EQ(all(open_tokens(document, tokenizer, cache)), tokenizer.encode(other.substr(0, size)));
+}
+
+TEST_F(DocumentsTest, WhatAKilledTokenizationLeavesIsRemoved) {
+  const Document document{write("x", made_up_text(200)), 0, 1000};
+  const Tokenizer tokenizer(train_tokenizer({document}, {.vocabulary = 290}));
+  write("cache/old-0123456789abcdef.tokens.tmp", "half a file");
+  open_tokens(document, tokenizer, folder_ / "cache");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "cache"), fs::directory_iterator()), 1);
+}
+
+TEST_F(DocumentsTest, ADigestTellsTextsApart) {
+  write("a/one", "abc");
+  write("a/two", "de");
+  const auto of = [&](const std::string& name) {
+    return digest(list_documents(folder_ / name, "path"), folder_ / name);
+  };
+  const Digest before = of("a");
+  EXPECT_EQ(before.bytes, 5);
+  EXPECT_EQ(of("a"), before);
+  fs::copy(folder_ / "a", folder_ / "moved");
+  EXPECT_EQ(of("moved"), before) << "where it lies does not matter";
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"a/one", "abd"}, {"a/one", "ab"}, {"a/three", "x"}};
+  for (const auto& [name, bytes] : changes) {
+    const bool fresh = !fs::exists(folder_ / name);
+    write(name, bytes);
+    EXPECT_NE(of("a"), before) << name << " " << bytes;
+    fresh ? (void)fs::remove(folder_ / name) : (void)write(name, "abc");
+  }
+  EXPECT_EQ(of("a"), before);
+  write("a/one", "abcd");  // the same bytes in other files
+  write("a/two", "e");
+  EXPECT_NE(of("a"), before);
 }
 
 TEST_F(DocumentsTest, ManyMayMakeAnEntryAtOnce) {

@@ -33,6 +33,8 @@ class Tokenizer {
   int64_t vocabulary() const { return static_cast<int64_t>(pieces_->size()); }
 
   /// Appends the tokens of `text`. A SentencePiece model encodes line by line, as it was trained.
+  /// If the model spells in bytes what no piece covers and normalizes nothing, decoding gives back
+  /// every byte: what SentencePiece itself would change is spelled in bytes too.
   void encode(std::string_view text, std::vector<int64_t>& tokens) const;
   std::vector<int64_t> encode(std::string_view text) const;
 
@@ -49,8 +51,11 @@ class Tokenizer {
   const std::string& model() const { return *model_; }
 
  private:
+  void encode_line(std::string_view line, std::vector<int64_t>& tokens) const;
+
   std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor_;  // none for bytes
   std::shared_ptr<const std::vector<std::string>> pieces_;
+  std::shared_ptr<const std::vector<int64_t>> spelling_;  // the token of each byte; none if lossy
   std::shared_ptr<const std::string> model_;
 };
 

@@ -33,6 +33,11 @@ std::vector<std::string> awkward() {
           "日本",
           "🂡 of\u00a0x",
           "THE\u3000KING",
+          "\u2581",
+          "the\u2581king  \u2581\u2581 says \u2581\n\u2581",
+          "\u2047 \u2585 \uFFFD <unk> <0x41> </s>",
+          std::string("a\0b", 3),
+          "caf\xe9 \xff\xfe\n\xe2\x96",
           std::string(20000, 'a')};
 }
 
@@ -131,10 +136,35 @@ TEST_F(TokenizerTest, Errors) {
               "vocabulary = " + std::to_string(vocabulary) +
                   ": must be above 257, the bytes and the unknown token");
   }
-  const std::string few = error_of([&] { train({.vocabulary = 260}); });
-  EXPECT_TRUE(few.starts_with("vocabulary = 260: Vocabulary size is smaller than")) << few;
-  const std::string many = error_of([&] { train({.vocabulary = 5000}); });
-  EXPECT_TRUE(many.starts_with("vocabulary = 5000: Vocabulary size too high")) << many;
+  EXPECT_EQ(error_of([&] { train({.vocabulary = int64_t{1} << 40}); }),
+            "vocabulary = 1099511627776: must be at most 2147483647");
+  for (const char* type : {"unigram", "bpe"}) {
+    const std::string few = error_of([&] { train({.vocabulary = 260, .type = type}); });
+    EXPECT_TRUE(few.starts_with("vocabulary = 260: must be at least 2")) << few;
+    EXPECT_TRUE(few.ends_with(", one token for each character of the text")) << few;
+    const std::string many = error_of([&] { train({.vocabulary = 5000, .type = type}); });
+    EXPECT_TRUE(many.starts_with("vocabulary = 5000: must be at most ")) << many;
+    EXPECT_TRUE(many.ends_with(": the text has no more pieces")) << many;
+  }
+}
+
+TEST_F(TokenizerTest, ATextWithoutCharactersIsAnError) {
+  for (const std::string text : {"\n\n\n\n", "\t\t\n\t\n", "\r\n", "\u2585\n\u2581"}) {
+    for (const char* type : {"unigram", "bpe"}) {
+      EXPECT_EQ(error_of([&] { train({.vocabulary = 300, .type = type}, text); }),
+                text == "\r\n"
+                    ? "vocabulary = 300: must be at most 258: the text has no more pieces"
+                    : "the text must have characters besides tabs and line ends")
+          << text;
+    }
+  }
+  // Few characters among many tabs.
+  std::string text(30000, '\t');
+  text += "the king\nthe king\nthe queen\n";
+  for (const char* type : {"unigram", "bpe"}) {
+    const Tokenizer tokenizer(train({.vocabulary = 265, .type = type}, text));
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
 }
 
 }  // namespace

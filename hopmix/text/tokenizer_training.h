@@ -17,7 +17,7 @@ struct TokenizerTraining {
 
 /// Returns the model in its file format. The model is lossless: it normalizes nothing, and spells
 /// what no piece covers, including line ends, in bytes. The same text gives the same model. Throws
-/// Error if the text cannot fill the vocabulary.
+/// Error if the text has nothing to learn from, or cannot fill the vocabulary.
 std::string train_tokenizer(const std::vector<Document>& documents,
                             const TokenizerTraining& config);
 

@@ -22,12 +22,17 @@ int64_t read_step(const path& run) {
   if (!std::filesystem::exists(file)) {
     throw Error("'" + run.string() + "' holds no checkpoint (state.json is missing)");
   }
-  try {
-    return nlohmann::json::parse(read_file(file)).at("step").get<int64_t>();
-  } catch (const nlohmann::json::exception&) {
+  const auto state = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json step = state.is_object() ? state.value("step", nlohmann::json()) : nullptr;
+  // A non-negative literal is parsed as unsigned, and one beyond 64 bits as a floating-point
+  // number.
+  if (!step.is_number_unsigned() || step.get<uint64_t>() > INT64_MAX) {
     throw Error("'" + file.string() + "' is damaged: it must hold {\"step\": N}");
   }
+  return step.get<int64_t>();
 }
+
+bool is_finite(const torch::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
 
 // Reads a tensor file, which must be from `step`. If a writer is between its commit and its
 // renames, or was killed there, the file still has its .next name; with `finish`, renames it.
@@ -71,6 +76,12 @@ void copy_weights(const SafetensorsFile& file, const path& name, nn::LanguageMod
               << ", but the model has " << item.value().sizes();
       throw Error(message.str());
     }
+    const std::string named = "'" + name.string() + "': '" + item.key() + "'";
+    if (found->second.scalar_type() != item.value().scalar_type()) {
+      throw Error(named + " is " + c10::toString(found->second.scalar_type()) +
+                  ", but the model has " + c10::toString(item.value().scalar_type()));
+    }
+    if (!is_finite(found->second)) throw Error(named + " has a number that is not finite");
     torch::Tensor target = item.value();
     target.copy_(found->second);
   }
@@ -89,8 +100,17 @@ void save_checkpoint(const path& run, const nn::LanguageModel& model,
                                                        {"format", "pt"}};
   std::map<std::string, torch::Tensor> weights;
   for (const auto& item : model.named_parameters()) weights[item.key()] = item.value().detach();
+  const std::map<std::string, torch::Tensor> moments = optimizer_state(optimizer, model);
+  for (const auto* tensors : {&weights, &moments}) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (is_finite(tensor)) continue;
+      throw Error("step " + std::to_string(step) + ": '" + name +
+                  "' has a number that is not finite, so no checkpoint was saved; lower train.lr, "
+                  "or train.clip");
+    }
+  }
   write_safetensors(next_of(run / kModel), weights, metadata);
-  write_safetensors(next_of(run / kOptimizer), optimizer_state(optimizer, model), metadata);
+  write_safetensors(next_of(run / kOptimizer), moments, metadata);
   write_file(run / "state.json", nlohmann::json{{"step", step}}.dump() + "\n");
   for (const char* name : {kModel, kOptimizer}) {
     std::filesystem::rename(next_of(run / name), run / name);

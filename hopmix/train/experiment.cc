@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "hopmix/base/memory_size.h"
 #include "hopmix/base/mix_bits.h"
 #include "hopmix/ops/engines.h"
 
@@ -39,6 +40,22 @@ TrainConfig read_train(config::Table table) {
   return c;
 }
 
+// A batch takes at least its tokens, targets and slices, and a vector per token for the forward and
+// one for what follows.
+void check_batch(const Experiment& e) {
+  const int64_t of_token =
+      static_cast<int64_t>(sizeof(int64_t)) *
+          (1 + static_cast<int64_t>(e.task.fields.size()) + 2 * e.task.readouts) +
+      2 * static_cast<int64_t>(sizeof(float)) * e.model->config().width;
+  const int64_t bytes =
+      saturating_product(saturating_product(e.train.batch, e.task.length), of_token);
+  const int64_t memory = memory_size();
+  if (bytes <= memory) return;
+  throw Error("train.batch = " + std::to_string(e.train.batch) + ": a batch of rows of " +
+              std::to_string(e.task.length) + " tokens takes at least " + format_bytes(bytes) +
+              ", more than this machine's memory, " + format_bytes(memory));
+}
+
 uint64_t mix(uint64_t x) { return mix_bits(x + kGoldenStep); }
 
 }  // namespace
@@ -65,17 +82,21 @@ Experiment make_experiment(toml::table document) {
                                    .fields = e.task.fields,
                                    .readouts = e.task.readouts});
   root.finish();
+  check_batch(e);
+  e.inputs = pattern_inputs(*e.config["model"].as_table());
+  for (const auto& [key, digest] : e.task.inputs) {
+    e.inputs["task." + key] = {e.config["task"][key].value_or(std::string()), digest};
+  }
   return e;
 }
 
 double learning_rate(const TrainConfig& config, int64_t step) {
-  const double warm =
-      config.warmup > 0
-          ? std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(config.warmup))
-          : 1.0;
-  const double turn =
-      std::numbers::pi * static_cast<double>(step) / static_cast<double>(config.steps);
-  return config.lr * warm * 0.5 * (1.0 + std::cos(turn));
+  if (step < config.warmup) {
+    return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
+  }
+  const double turn = std::numbers::pi * static_cast<double>(step - config.warmup) /
+                      static_cast<double>(config.steps - config.warmup);
+  return config.lr * 0.5 * (1.0 + std::cos(turn));
 }
 
 uint64_t batch_seed(int64_t seed, std::string_view stream, int64_t step) {

@@ -7,6 +7,7 @@
 #include "hopmix/config/config.h"
 #include "hopmix/nn/model.h"
 #include "hopmix/tasks/task.h"
+#include "hopmix/train/inputs.h"
 
 namespace hopmix::train {
 
@@ -33,6 +34,7 @@ struct Experiment {
   TrainConfig train;
   tasks::Task task;
   std::shared_ptr<nn::LanguageModel> model;
+  Inputs inputs;  // what it reads and a run directory does not keep
   toml::table config;
 };
 
@@ -40,8 +42,8 @@ struct Experiment {
 /// key (suggesting the nearest known one) or an invalid value.
 Experiment make_experiment(toml::table document);
 
-/// The learning rate of step `step` (from 0): lr min(1, (step+1)/warmup) (1 + cos(pi step/steps))
-/// / 2.
+/// The learning rate of step `step` (from 0): lr (step + 1) / warmup in the first `warmup` steps,
+/// then lr (1 + cos(pi t)) / 2 with t = (step - warmup) / (steps - warmup).
 double learning_rate(const TrainConfig& config, int64_t step);
 
 /// The seed of one batch: mixes the run's seed, the stream ("train", "eval") and the step, so that

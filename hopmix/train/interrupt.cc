@@ -11,7 +11,7 @@ volatile std::sig_atomic_t flag = 0;
 }  // namespace
 
 struct InterruptGuard::Saved {
-  struct sigaction interrupt, terminate;
+  struct sigaction interrupt, terminate, hangup;
 };
 
 InterruptGuard::InterruptGuard() : saved_(std::make_unique<Saved>()) {
@@ -21,11 +21,15 @@ InterruptGuard::InterruptGuard() : saved_(std::make_unique<Saved>()) {
   action.sa_flags = SA_RESETHAND | SA_RESTART;  // a second signal gets the default action
   sigaction(SIGINT, &action, &saved_->interrupt);
   sigaction(SIGTERM, &action, &saved_->terminate);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGHUP, &action, &saved_->hangup);
+  if (saved_->hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &saved_->hangup, nullptr);
 }
 
 InterruptGuard::~InterruptGuard() {
   sigaction(SIGINT, &saved_->interrupt, nullptr);
   sigaction(SIGTERM, &saved_->terminate, nullptr);
+  sigaction(SIGHUP, &saved_->hangup, nullptr);
 }
 
 bool InterruptGuard::interrupted() const { return flag != 0; }

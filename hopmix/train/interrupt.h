@@ -5,8 +5,9 @@
 
 namespace hopmix::train {
 
-/// While an instance exists, SIGINT and SIGTERM set a flag instead of ending the process; a second
-/// signal ends it at once.
+/// While an instance exists, SIGINT, SIGTERM and SIGHUP (a closed terminal) set a flag instead of
+/// ending the process. A second SIGINT or SIGTERM ends it at once; a second SIGHUP does not, since
+/// a closed terminal may send two. SIGHUP stays ignored if it was (nohup).
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -91,6 +91,12 @@ std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimi
 
 void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, int64_t step,
                           const nn::LanguageModel& model, torch::optim::AdamW& optimizer) {
+  const size_t expected = step == 0 ? 0 : 2 * model.named_parameters().size();
+  if (tensors.size() > expected) {
+    throw Error("optimizer state: has " + std::to_string(tensors.size()) +
+                " tensors, but the model needs " + std::to_string(expected) +
+                "; the checkpoint was saved by a different model");
+  }
   if (step == 0) return;
   for (const auto& item : model.named_parameters()) {
     auto state = std::make_unique<AdamWParamState>();
@@ -101,7 +107,15 @@ void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, i
                     (found == tensors.end() ? " is missing" : " has a different shape") +
                     "; the checkpoint was saved by a different model");
       }
-      return found->second.clone();
+      const torch::Tensor& read = found->second;
+      const bool squares = name == ".exp_avg_sq";
+      if (read.scalar_type() != item.value().scalar_type() || !read.isfinite().all().item<bool>() ||
+          (squares && (read < 0).any().item<bool>())) {
+        throw Error("optimizer state of '" + item.key() + "': " + name.substr(1) + " must be " +
+                    c10::toString(item.value().scalar_type()) + " and finite" +
+                    (squares ? ", and at least 0" : ""));
+      }
+      return read.clone();
     };
     state->step(step);
     state->exp_avg(moment(".exp_avg"));

@@ -29,7 +29,8 @@ void take_step(torch::optim::AdamW& optimizer);
 std::map<std::string, torch::Tensor> optimizer_state(torch::optim::AdamW& optimizer,
                                                      const nn::LanguageModel& model);
 
-/// Restores the moments as of `step`. Throws Error if a tensor is missing or has a different shape.
+/// Restores the moments as of `step`. Throws Error if a tensor is missing, superfluous, of another
+/// type or shape, or not finite.
 void load_optimizer_state(const std::map<std::string, torch::Tensor>& tensors, int64_t step,
                           const nn::LanguageModel& model, torch::optim::AdamW& optimizer);
 

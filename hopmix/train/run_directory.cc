@@ -4,7 +4,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <set>
 #include <sstream>
+#include <vector>
 
 #include "hopmix/base/files.h"
 
@@ -13,6 +15,11 @@ namespace hopmix::train {
 using std::filesystem::path;
 
 namespace {
+
+// What a run writes before its first step, and then.
+const std::set<std::string> kFirst = {"config.toml", "inputs.json", "metrics.jsonl"};
+const std::set<std::string> kCheckpoint = {"model.safetensors", "optimizer.safetensors",
+                                           "state.json"};
 
 // Every value below `node`, by its dotted name; elements of arrays are numbered, as in --set.
 void flatten(const toml::node& node, const std::string& name,
@@ -31,10 +38,31 @@ void flatten(const toml::node& node, const std::string& name,
   }
 }
 
-// Whether the directory `run` is empty, except for what a kill during the first write may leave.
-bool is_new(const path& run) {
+// Whether `file` is a config as open_run writes it, and not one that somebody wrote by hand.
+bool is_resolved(const path& file) {
+  try {
+    const std::string text = read_file(file);
+    return config::to_string(config::parse(text, file.string())) == text;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Whether `run` is empty, or holds only what is left of a run that was killed or refused before it
+// recorded a step: nothing to continue, and nothing to lose.
+bool is_new(const path& run, const std::map<std::string, std::string>& files) {
+  if (has_progress(run)) return false;
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
-    if (entry.path().filename() != "config.toml.tmp") return false;
+    std::string name = entry.path().filename();
+    if (name == "config.toml" && !is_resolved(entry.path())) return false;
+    if (kFirst.contains(name) || files.contains(name)) continue;
+    for (const std::string_view ending : {".tmp", ".next"}) {
+      if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+    }
+    const bool whole = name == entry.path().filename();
+    if (whole || !(kFirst.contains(name) || kCheckpoint.contains(name) || files.contains(name))) {
+      return false;
+    }
   }
   return true;
 }
@@ -51,13 +79,24 @@ RunLock::~RunLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
+bool has_progress(const path& run) {
+  std::error_code none;
+  const auto metrics = std::filesystem::file_size(run / "metrics.jsonl", none);
+  return (!none && metrics > 0) || std::filesystem::exists(run / "state.json");
+}
+
+RunLock open_run(const path& run, const toml::table& resolved, bool resume,
+                 const std::map<std::string, std::string>& files) {
   const path config = run / "config.toml";
   std::error_code error;
   std::filesystem::create_directories(run, error);
   if (error) throw Error("cannot create '" + run.string() + "': " + error.message());
   RunLock lock(run);  // before looking inside: of two processes that create a run, only one may
-  if (is_new(run)) {
+  if (is_new(run, files)) {
+    const std::filesystem::directory_iterator left(run);
+    for (const auto& entry : std::vector(begin(left), end(left))) {
+      std::filesystem::remove(entry.path());
+    }
     write_file(config, config::to_string(resolved));
     return lock;
   }
@@ -71,15 +110,19 @@ RunLock open_run(const path& run, const toml::table& resolved, bool resume) {
   return lock;
 }
 
-void keep_files(const path& run, const std::map<std::string, std::string>& files) {
+void check_files(const path& run, const std::map<std::string, std::string>& files) {
   for (const auto& [name, bytes] : files) {
-    if (!std::filesystem::exists(run / name)) {
-      write_file(run / name, bytes);
-    } else if (read_file(run / name) != bytes) {
-      throw Error(
-          "cannot resume, '" + (run / name).string() +
-          "' differs from the file that this config names: that file changed after the run began");
-    }
+    if (!std::filesystem::exists(run / name) || read_file(run / name) == bytes) continue;
+    throw Error("'" + (run / name).string() +
+                "' differs from the file that this config names: that file changed after the run "
+                "began");
+  }
+}
+
+void keep_files(const path& run, const std::map<std::string, std::string>& files) {
+  check_files(run, files);
+  for (const auto& [name, bytes] : files) {
+    if (!std::filesystem::exists(run / name)) write_file(run / name, bytes);
   }
 }
 

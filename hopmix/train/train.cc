@@ -60,6 +60,12 @@ std::string describe(int64_t step, int64_t first, int64_t steps, double loss, do
 
 }  // namespace
 
+int64_t load_run(const path& run, Experiment& e) {
+  check_files(run, e.task.files);
+  check_inputs(run, e.inputs);
+  return load_weights(run, *e.model);
+}
+
 StepResult train_step(Experiment& e, torch::optim::AdamW& optimizer, int64_t step) {
   StepResult result;
   result.lr = learning_rate(e.train, step);
@@ -104,6 +110,10 @@ Score evaluate(Experiment& e) {
     const torch::Tensor rows = asked_rows(batch);
     add_batch(run_model(e, batch, rows), batch, rows, score);
   }
+  if (!std::isfinite(score.loss_sum)) {
+    throw Error("the loss is not finite (" + std::to_string(score.loss()) +
+                "): the model's weights are too large");
+  }
   score.bytes = static_cast<double>(score.all.asked) * e.task.bytes_per_token;
   return score;
 }
@@ -119,8 +129,14 @@ nlohmann::json to_json(const Score& score, const std::string& slice_name) {
 }
 
 TrainResult train(Experiment& e, const path& run, bool resume, bool quiet) {
-  const RunLock lock = open_run(run, e.config, resume);
-  keep_files(run, e.task.files);
+  e.model->check_length(e.task.length);  // before the directory is made
+  const RunLock lock = open_run(run, e.config, resume, e.task.files);
+  try {
+    keep_files(run, e.task.files);
+    keep_inputs(run, e.inputs);
+  } catch (const Error& error) {
+    throw Error(std::string("cannot resume, ") + error.what());
+  }
   if (e.threads > 0) at::set_num_threads(static_cast<int>(e.threads));
   const auto optimizer = make_optimizer(*e.model, e.train);
   const bool has_checkpoint = std::filesystem::exists(run / "state.json");

@@ -10,6 +10,7 @@
 #include "hopmix/base/files.h"
 #include "hopmix/base/testing.h"
 #include "hopmix/train/checkpoint.h"
+#include "hopmix/train/interrupt.h"
 #include "hopmix/train/metrics.h"
 #include "hopmix/train/optimizer.h"
 #include "hopmix/train/run_directory.h"
@@ -210,6 +211,28 @@ TEST_F(TrainTest, InterruptSavesAndResumeGoesOn) {
   EXPECT_EQ(losses(run), losses(root_ / "whole"));
 }
 
+TEST(Interrupt, EverySignalThatAsksToStop) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    {
+      const InterruptGuard guard;
+      EXPECT_FALSE(guard.interrupted());
+      raise(number);
+      EXPECT_TRUE(guard.interrupted());
+      if (number == SIGHUP) raise(SIGHUP);  // a closed terminal may send two
+    }
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    EXPECT_EQ(now.sa_handler, SIG_DFL) << number;
+  }
+  std::signal(SIGHUP, SIG_IGN);  // nohup
+  {
+    const InterruptGuard guard;
+    raise(SIGHUP);
+    EXPECT_FALSE(guard.interrupted());
+  }
+  std::signal(SIGHUP, SIG_DFL);
+}
+
 TEST_F(TrainTest, CheckpointSurvivesAKillBetweenAnyTwoOfItsWrites) {
   const fs::path run = root_ / "run";
   Experiment e = experiment({"train.steps=10"});
@@ -300,6 +323,12 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   EXPECT_NE(error_of(load).find("is not from step 9, the step in state.json"), std::string::npos);
   write_file(run / "state.json", "{\"st");
   EXPECT_NE(error_of(load).find("is damaged"), std::string::npos);
+  for (const char* step : {"4.5", "10.0", "-10", "\"10\"", "null", "100000000000000000010"}) {
+    write_file(run / "state.json", std::string("{\"step\": ") + step + "}");
+    EXPECT_EQ(error_of(load),
+              "'" + (run / "state.json").string() + "' is damaged: it must hold {\"step\": N}")
+        << step;
+  }
   fs::remove(run / "state.json");
   EXPECT_NE(error_of(load).find("holds no checkpoint"), std::string::npos);
   write_file(run / "state.json", "{\"step\": 10}");
@@ -307,6 +336,175 @@ TEST_F(TrainTest, DamagedCheckpointsSaySo) {
   const std::string message = error_of([&] { load_weights(run, *other.model); });
   EXPECT_NE(message.find("'embedding' is [5, 16], but the model has [5, 8]"), std::string::npos)
       << message;
+}
+
+TEST_F(TrainTest, EveryTensorOfACheckpointIsChecked) {
+  const fs::path run = root_ / "run", model = run / "model.safetensors",
+                 optimizer = run / "optimizer.safetensors";
+  Experiment e = experiment({"train.steps=10"});
+  train(e, run, false, true);
+  const SafetensorsFile weights = read_safetensors(model), moments = read_safetensors(optimizer);
+  const auto load = [&] {
+    Experiment fresh = experiment({"train.steps=10"});
+    const auto adamw = make_optimizer(*fresh.model, fresh.train);
+    load_checkpoint(run, *fresh.model, *adamw);
+  };
+  const auto with = [&](const fs::path& file, const SafetensorsFile& good, const std::string& name,
+                        const torch::Tensor& value) {
+    SafetensorsFile changed = good;
+    changed.tensors[name] = value;
+    write_safetensors(file, changed.tensors, changed.metadata);
+    const std::string message = error_of(load);
+    write_safetensors(file, good.tensors, good.metadata);
+    return message;
+  };
+  EXPECT_EQ(error_of(load), "");
+
+  const torch::Tensor head = weights.tensors.at("head.weight");
+  const std::string named = "'" + model.string() + "': 'head.weight' ";
+  EXPECT_EQ(with(model, weights, "head.weight", head.view(torch::kInt32)),
+            named + "is Int, but the model has Float");
+  EXPECT_EQ(with(model, weights, "head.weight", head.to(torch::kFloat64)),
+            named + "is Double, but the model has Float");
+  for (const double value : {NAN, INFINITY}) {
+    torch::Tensor spoiled = head.clone();
+    spoiled[1][2] = value;
+    EXPECT_EQ(with(model, weights, "head.weight", spoiled),
+              named + "has a number that is not finite");
+  }
+  EXPECT_NE(with(model, weights, "another", head).find("holds 16 tensors, but the model has 15"),
+            std::string::npos);
+
+  const std::string mean = "head.weight.exp_avg", squares = "head.weight.exp_avg_sq";
+  const std::string state = "optimizer state of 'head.weight': ";
+  EXPECT_EQ(with(optimizer, moments, mean, head.view(torch::kInt32)),
+            state + "exp_avg must be Float and finite");
+  EXPECT_EQ(with(optimizer, moments, mean, torch::full_like(head, NAN)),
+            state + "exp_avg must be Float and finite");
+  EXPECT_EQ(with(optimizer, moments, mean, head[0].clone()),
+            state + "exp_avg has a different shape; the checkpoint was saved by a different model");
+  EXPECT_EQ(with(optimizer, moments, squares, -torch::ones_like(head)),
+            state + "exp_avg_sq must be Float and finite, and at least 0");
+  EXPECT_EQ(
+      with(optimizer, moments, "another", head),
+      "optimizer state: has 31 tensors, but the model needs 30; the checkpoint was saved by a "
+      "different model");
+  EXPECT_EQ(error_of(load), "");
+}
+
+// The last good checkpoint is kept, and what overflowed is said.
+TEST_F(TrainTest, WeightsThatOverflowAreNotSaved) {
+  const fs::path run = root_ / "run";
+  Experiment e = experiment({"train.steps=10"});
+  const auto optimizer = make_optimizer(*e.model, e.train);
+  fs::create_directories(run);
+  save_checkpoint(run, *e.model, *optimizer, 3);
+  const std::string before = read_file(run / "model.safetensors");
+  for (const double value : {NAN, INFINITY}) {
+    Experiment spoiled = experiment({"train.steps=10"});
+    {
+      const torch::NoGradGuard no_grad;
+      spoiled.model->named_parameters()["head.bias"][0] = value;
+    }
+    EXPECT_EQ(error_of([&] { save_checkpoint(run, *spoiled.model, *optimizer, 4); }),
+              "step 4: 'head.bias' has a number that is not finite, so no checkpoint was saved; "
+              "lower train.lr, or train.clip");
+    EXPECT_NE(error_of([&] { evaluate(spoiled); }).find("the loss is not finite"),
+              std::string::npos);
+  }
+  EXPECT_EQ(read_file(run / "model.safetensors"), before);
+  EXPECT_EQ(load_weights(run, *e.model), 3);
+
+  // In a run: the step takes the weights beyond float32, and is the last.
+  Experiment far = experiment({"train.steps=1", "train.lr=1e39", "train.warmup=0"});
+  EXPECT_TRUE(error_of([&] { train(far, root_ / "far", false, true); }).starts_with("step 1: '"));
+  EXPECT_FALSE(fs::exists(root_ / "far" / "state.json"));
+}
+
+// A file of a pattern or a text that changed is another experiment.
+TEST_F(TrainTest, ARunKnowsWhatItRead) {
+  const fs::path dag = root_ / "p.mtx", text = root_ / "text", run = root_ / "run";
+  const auto matrix = [](const std::string& entries) {
+    return "%%MatrixMarket matrix coordinate pattern general\n12 12 2\n" + entries;
+  };
+  const std::string pattern = "model.blocks.0.pattern=dag(" + dag.string() + ")|window(1)";
+  write_file(dag, matrix("5 1\n9 3\n"));
+  Experiment e = experiment({pattern, "train.steps=10"});
+  train(e, run, false, true);
+  const std::string recorded = read_file(run / "inputs.json");
+  const auto resume = [&] {
+    Experiment again = experiment({pattern, "train.steps=10"});
+    train(again, run, true, true);
+  };
+  const auto evaluated = [&] {
+    Experiment again = experiment({pattern, "train.steps=10"});
+    return load_run(run, again);
+  };
+  EXPECT_EQ(error_of(resume), "");
+  EXPECT_EQ(evaluated(), 10);
+  write_file(dag, matrix("5 1\n9 4\n"));
+  const std::string changed = "model.blocks.0.pattern = 'dag(" + dag.string() +
+                              ")|window(1)' has changed since '" + run.string() + "' was started: ";
+  EXPECT_TRUE(error_of(resume).starts_with("cannot resume, " + changed)) << error_of(resume);
+  EXPECT_TRUE(error_of(evaluated).starts_with(changed + "it had 65 bytes with hash "))
+      << error_of(evaluated);
+  write_file(dag, matrix("5 1\n9 3\n"));
+  EXPECT_EQ(error_of(resume), "");
+  EXPECT_EQ(read_file(run / "inputs.json"), recorded);
+  // Evaluated with another pattern on purpose.
+  Experiment other = experiment({"model.blocks.0.pattern=window(3)", "train.steps=10"});
+  EXPECT_EQ(load_run(run, other), 10);
+
+  const auto of_text = [&](const std::string& path) {
+    return experiment({"task={name='text', path='" + path + "', length=24}", "train.steps=10"});
+  };
+  write_file(text, std::string(3000, 'a'));
+  Experiment first = of_text(text);
+  train(first, root_ / "run of text", false, true);
+  write_file(text, std::string(2999, 'a') + "b");
+  Experiment second = of_text(text);
+  const std::string message = "task.path = '" + text.string() + "' has changed since '" +
+                              (root_ / "run of text").string() + "' was started: it had 3000 bytes";
+  EXPECT_TRUE(error_of([&] { load_run(root_ / "run of text", second); }).starts_with(message));
+  EXPECT_TRUE(error_of([&] {
+                train(second, root_ / "run of text", true, true);
+              }).starts_with("cannot resume, " + message));
+  fs::copy(text, root_ / "moved");
+  Experiment moved = of_text(root_ / "moved");
+  EXPECT_EQ(load_run(root_ / "run of text", moved), 10) << "another text, on purpose";
+}
+
+TEST_F(TrainTest, ARunThatTookNoStepIsStartedAgain) {
+  const fs::path run = root_ / "run";
+  // Refused before it makes anything.
+  Experiment e = experiment({"model.max_length=4"});
+  EXPECT_NE(error_of([&] { train(e, run, false, true); }).find("model.max_length"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(run));
+  // Killed or refused right after: the mended command trains.
+  const toml::table resolved = experiment({"train.batch=9"}).config;
+  fs::create_directories(run);
+  write_file(run / "config.toml", config::to_string(resolved));
+  write_file(run / "metrics.jsonl", "");
+  write_file(run / "inputs.json", "{}");
+  write_file(run / "model.safetensors.next.tmp", "half");
+  Experiment mended = experiment({"train.steps=2"});
+  EXPECT_EQ(error_of([&] { train(mended, run, false, true); }), "");
+  EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 5);
+  // A config that somebody wrote, other files, or a step that was recorded: left alone.
+  for (const auto& [name, bytes] :
+       std::map<std::string, std::string>{{"config.toml", "# mine\n" + config::to_string(resolved)},
+                                          {"notes", "x"},
+                                          {"metrics.jsonl", "{\"step\":1}\n"}}) {
+    fs::remove_all(run);
+    fs::create_directories(run);
+    write_file(run / "config.toml", config::to_string(resolved));
+    write_file(run / name, bytes);
+    EXPECT_NE(error_of([&] { train(mended, run, false, true); }).find("exists: use --resume"),
+              std::string::npos)
+        << name;
+    EXPECT_EQ(read_file(run / name), bytes);
+  }
 }
 
 TEST_F(TrainTest, ARunThatExistsIsKept) {
@@ -446,16 +644,32 @@ TEST_F(TrainTest, EveryMixerTrainsInBfloat16) {
   }
 }
 
-TEST(Schedule, WarmsUpAndFalls) {
+TEST(Schedule, WarmsUpThenFallsAsACosine) {
   TrainConfig c;
   c.steps = 100;
-  c.warmup = 10;
+  c.warmup = 20;
   c.lr = 1.0;
-  EXPECT_DOUBLE_EQ(learning_rate(c, 0), 0.1);
-  EXPECT_NEAR(learning_rate(c, 50), 0.5, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 0), 0.05);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 9), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 19), 1.0) << "the warm-up reaches the rate";
+  EXPECT_DOUBLE_EQ(learning_rate(c, 20), 1.0) << "and the cosine starts there";
+  EXPECT_NEAR(learning_rate(c, 40), 0.5 + std::sqrt(0.125), 1e-12);
+  EXPECT_NEAR(learning_rate(c, 60), 0.5, 1e-12) << "half of the 80 steps after it";
+  EXPECT_GT(learning_rate(c, 99), 0);
   EXPECT_LT(learning_rate(c, 99), 1e-3);
   c.warmup = 0;
   EXPECT_DOUBLE_EQ(learning_rate(c, 0), 1.0);
+  EXPECT_NEAR(learning_rate(c, 50), 0.5, 1e-12);
+  for (const int64_t warmup : {100, 200}) {  // it never ends
+    c.warmup = warmup;
+    EXPECT_DOUBLE_EQ(learning_rate(c, 99), 100.0 / static_cast<double>(warmup));
+  }
+  c.lr = 0.01;
+  c.steps = 20;
+  c.warmup = 10;
+  double most = 0;
+  for (int64_t step = 0; step < 20; ++step) most = std::max(most, learning_rate(c, step));
+  EXPECT_DOUBLE_EQ(most, 0.01);
 }
 
 TEST(Score, CountsOnlyWhatIsAsked) {

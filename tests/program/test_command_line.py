@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from program import ENVIRONMENT, TINY, metrics, refuse, succeed, train
+from program import ENVIRONMENT, TINY, metrics, refuse, step, succeed, train
 
 
 def test_help_of_every_command_has_examples():
@@ -67,7 +67,7 @@ def test_an_unknown_engine_is_one_line(command, monkeypatch):
         (["pattern", "windw(3)"], "pattern 'windw(3)': unknown name 'windw' at character 1; did you mean 'window'?"),
         (["pattern", "window(0)"], "pattern 'window(0)': argument at character 8: 0 must be at least 1"),
         (["pattern", "window("], "pattern 'window(': an argument is missing at character 8"),
-        (["pattern", "2^k", "-n", "-1"], "n -1 must be from 0 to 2147483647"),
+        (["pattern", "2^k", "-n", "-1"], "-n -1 must be from 0 to 2147483647"),
         (["pattern", "2^k", "--plot", "p.gif"], "plot file 'p.gif' must end in .svg or .png"),
         (["pattern", "2^k", "--csr", "no/p.mtx"], "cannot write 'no/p.mtx': No such file or directory"),
         (["eval", "nowhere"], "'nowhere' is not a run directory"),
@@ -82,6 +82,69 @@ def test_an_unknown_engine_is_one_line(command, monkeypatch):
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
     assert refuse(*arguments) == message
+
+
+def test_an_option_of_one_value_leaves_the_next_word():
+    succeed("train", "--set", "train.steps=3", "tiny.toml", "--out", "run", "--quiet")
+    assert step("run") == 3
+    assert succeed("eval", "--set", "train.eval_batches=1", "run", "--json") == succeed(
+        "eval", "run", "--json", "--set", "train.eval_batches=1"
+    )
+    message = refuse("generate", "--stop", "x", "run", "--prompt", "y")
+    assert message == "'run' was trained on the task 'copy': must be a run of the task 'text'"
+    assert refuse("bench", "--length", "64", "no such", "--repetitions", "1").startswith("unknown benchmark 'no such'")
+
+
+@pytest.mark.parametrize(
+    "arguments, option",
+    [
+        (["train", "tiny.toml", "--out", ""], "--out"),
+        (["train", ""], "config"),
+        (["eval", ""], "run"),
+        (["reproduce", "demo", "--runs", ""], "--runs"),
+        (["reproduce", "demo", "--results", ""], "--results"),
+        (["tokenizer", "train", "--input", "tiny.toml", "--output", ""], "--output"),
+        (["pattern", "2^k", "--csr", ""], "--csr"),
+        (["bench", "--json", ""], "--json"),
+    ],
+)
+def test_an_empty_name_is_refused_at_once(arguments, option):
+    assert refuse(*arguments) == f"{option}: is '', but must name a file or a folder"
+    assert {path.name for path in Path(".").iterdir()} == {"tiny.toml"}
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", "123", "1e5", "true"])
+def test_a_string_that_looks_like_another_value(value):
+    message = refuse("train", "tiny.toml", "--set", "task.name=text", "--set", f"task.path={value}")
+    assert message.startswith("task.path = ") and message.endswith(
+        """: must be a string: put it in quotes, path = "...", or in a shell, --set 'task.path="..."'"""
+    )
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("model.blocks.0.repeat", "100000000000"),
+        ("model.width", "100000000000"),
+        ("model.width", "9223372036854775807"),
+        ("model.mlp", "9223372036854775807"),
+        ("model.max_length", "9223372036854775807"),
+        ("train.batch", "9223372036854775807"),
+        ("train.batch", "100000000000"),
+        ("task.m", "100000000000"),
+    ],
+)
+def test_a_size_too_large_names_its_key_and_makes_nothing(key, value):
+    message = refuse("train", "tiny.toml", "--set", f"{key}={value}")
+    assert message.startswith(f"{key} = {value}: ")
+    assert not Path("runs").exists()
+
+
+def test_a_refused_config_leaves_nothing_in_the_way():
+    message = refuse("train", "tiny.toml", "--set", "model.max_length=4", "--out", "run", "--quiet")
+    assert message.startswith("position 11: the model's table of learned positions holds 4 (model.max_length)")
+    assert not Path("run").exists()
+    train("run")
 
 
 def test_mixers_as_json_names_every_mixer():

@@ -1,17 +1,24 @@
 """Kill, Ctrl-C, a full disk, damaged files: what is lost, what is reported, and that resuming gives the same numbers."""
 
+import fcntl
 import json
+import math
 import os
+import pty
 import random
+import re
 import resource
 import signal
 import subprocess
+import termios
 import time
 from pathlib import Path
 
 import pytest
 from program import ENVIRONMENT, HOPMIX, PATIENCE, RUN_FILES, TINY
 from program import lines, metrics, names, refuse, start, step, succeed, train, wait_until
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 LONG = ["--set", "train.steps=200"]
 
@@ -56,6 +63,71 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_numbers(unbroken):
     assert names("run") == RUN_FILES
 
 
+def test_a_closed_terminal_saves():
+    """The kernel and the shell may both send SIGHUP; the second must not end the save."""
+    ours, terminal = pty.openpty()
+    arguments = ["train", "tiny.toml", "--out", "run", "--set", "train.steps=100000"]
+    process = subprocess.Popen(
+        [HOPMIX, *arguments], stdin=terminal, stdout=terminal, stderr=terminal, env=ENVIRONMENT,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(terminal)
+    assert wait_until(lambda: len(lines("run")) > 2, process)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=PATIENCE) == 130
+    assert step("run") > 2 and names("run") == RUN_FILES
+
+
+def test_nohup_is_respected():
+    process = subprocess.Popen(
+        [HOPMIX, "train", "tiny.toml", "--out", "run", "--quiet", *LONG],
+        stdout=subprocess.DEVNULL, env=ENVIRONMENT, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert wait_until(lambda: len(lines("run")) > 2, process)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=PATIENCE) == 0
+    assert step("run") == 200
+
+
+def test_a_step_that_overflows_keeps_the_last_checkpoint():
+    train("run", "--set", "train.steps=4")
+    weights = Path("run/model.safetensors").read_bytes()
+    message = refuse("train", "tiny.toml", "--out", "far", "--quiet", "--set", "train.lr=1e39", "--set", "train.checkpoint_every=1")
+    assert re.fullmatch(
+        r"step 1: '\S+' has a number that is not finite, so no checkpoint was saved; lower train.lr, or train.clip", message
+    )
+    assert not Path("far/state.json").exists()
+    assert Path("run/model.safetensors").read_bytes() == weights
+
+
+def test_weights_that_are_no_numbers_are_an_error():
+    train("run")
+    file = Path("run/model.safetensors")
+    with safe_open(file, framework="np") as opened:
+        metadata = opened.metadata()
+    weights = load_file(file)
+    for value in (math.nan, math.inf):
+        weights["head.bias"][2] = value
+        save_file(weights, file, metadata=metadata)
+        expected = "'run/model.safetensors': 'head.bias' has a number that is not finite"
+        assert refuse("eval", "run") == expected
+        assert refuse("train", "run", "--resume", "--quiet") == expected
+    weights["head.bias"][2] = 3e38  # finite, but not its logits
+    weights["head.weight"] += 1e37
+    save_file(weights, file, metadata=metadata)
+    assert refuse("eval", "run").startswith("the loss is not finite (")
+
+
+def test_a_tensor_of_another_type_is_refused():
+    train("run")
+    file = Path("run/model.safetensors")
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"dtype":"F32"', b'"dtype":"I32"', 1))
+    message = refuse("eval", "run")
+    assert re.fullmatch(r"'run/model.safetensors': '\S+' is Int, but the model has Float", message)
+
+
 def test_killed_before_anything_was_written():
     Path("run").mkdir()
     Path("run/config.toml.tmp").write_text("seed = ")
@@ -63,7 +135,7 @@ def test_killed_before_anything_was_written():
     assert names("run") == RUN_FILES
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupt_saves_and_prints_the_command_that_goes_on(number, unbroken):
     process = start("train", "tiny.toml", "--out", "runs/my 'first' run", *LONG)
     run = "runs/my 'first' run"
@@ -153,6 +225,9 @@ def test_missing_and_damaged_checkpoints_are_one_line(command):
     assert f"'{file}'" in message(tensors, lambda b: b[:8] + b"#" + b[9:])
     assert f"'{file}'" in message(tensors, lambda b: b"\xff" * 8 + b[8:])
     assert message("state.json", lambda b: b'{"st') == "'run/state.json' is damaged: it must hold {\"step\": N}"
+    for number in (b"4.5", b"12.0", b"-1", b"100000000000000000012", b"null"):
+        damaged = message("state.json", lambda b: b'{"step": ' + number + b"}")
+        assert damaged == "'run/state.json' is damaged: it must hold {\"step\": N}"
     assert message("state.json", lambda b: b'{"step": 9}') == (
         "'run/model.safetensors' is not from step 9, the step in state.json"
     )

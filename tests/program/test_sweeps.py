@@ -10,10 +10,11 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
-from program import ENVIRONMENT, HOPMIX, PATIENCE, contents, hopmix, lines, metrics, names, refuse, start, succeed, wait_until
+from program import ENVIRONMENT, HOPMIX, PATIENCE, contents, hopmix, lines, metrics, names, refuse, start, step, succeed, wait_until
 
 SWEEP = """\
 title = "Two by two"
@@ -224,6 +225,59 @@ def test_a_cell_that_is_killed_is_named():
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout) == (2, "")
     assert stderr.splitlines()[-1] == f"hopmix: {run}: killed by signal 9"
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_children_save_and_end_when_reproduce_is_killed():
+    process = start("reproduce", "sweep.toml", "--no-plot", "--jobs", "2", "--set", "train.steps=100000")
+    runs = [f"runs/sweep/copy/{row}/seed-0" for row in ("attention", "2_k")]
+    assert wait_until(lambda: all(len(lines(run)) > 0 for run in runs), process)
+    trained = children(process)
+    assert len(trained) == 2
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + PATIENCE
+    while any(alive(pid) for pid in trained):
+        assert time.monotonic() < end, "a child trains on"
+        time.sleep(0.01)
+    assert all(step(run) > 0 for run in runs)
+
+
+def test_reproduce_stops_when_its_terminal_closes():
+    process = start("reproduce", "sweep.toml", "--no-plot", "--set", "train.steps=100000")
+    run = "runs/sweep/copy/attention/seed-0"
+    assert wait_until(lambda: len(lines(run)) > 0, process)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert step(run) > 0
+
+
+def test_two_at_once_share_no_file():
+    """Both write the same files; neither trips over the temporary files of the other."""
+    arguments = ["reproduce", "sweep.toml", "--no-plot", "--json"]
+    succeed(*arguments, "--results", "whole")
+    both = [start(*arguments, "--results", "results") for _ in range(2)]
+    done = [process.communicate(timeout=PATIENCE) for process in both]
+    assert [process.returncode for process in both] == [0, 0], done
+    assert done[0][0] == done[1][0]
+    assert names("results") == {"sweep.json"}
+
+
+def test_a_cell_whose_text_changed_is_not_reused():
+    Path("text").write_text("the king says no\n" * 200)
+    sweep = SWEEP.replace('{ name = "copy", m = 6 }', '{ name = "text", path = "text", length = 12 }')
+    Path("sweep.toml").write_text(sweep)
+    succeed("reproduce", "sweep.toml", "--no-plot")
+    Path("text").write_text("the king says yes\n" * 200)
+    message = refuse("reproduce", "sweep.toml", "--no-plot")
+    assert message.startswith("task.path = 'text' has changed since 'runs/sweep/copy/attention/seed-0' was started: it had 3400 bytes")
 
 
 def test_reproduce_goes_on_after_an_interrupt():

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import random
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def subwords(*arguments):
 
 
 def test_bits_per_byte_of_the_held_out_text(run):
-    assert names("run") == RUN_FILES
+    assert names("run") == RUN_FILES | {"inputs.json"}
     written = metrics("run")[-1]["eval"]
     assert written["bits_per_byte"] == pytest.approx(written["loss"] / math.log(2))
     assert written["asked"] == 2 * 8 * 24
@@ -81,7 +83,7 @@ def test_the_same_seed_gives_the_same_numbers(run):
 def test_subwords():
     settings = subwords()
     train("run", *settings, config="text.toml")
-    assert names("run") == RUN_FILES | {"tokenizer.model"}
+    assert names("run") == RUN_FILES | {"inputs.json", "tokenizer.model"}
     assert Path("run/tokenizer.model").read_bytes() == Path("x.model").read_bytes()
     assert len(list(Path("cache").iterdir())) == 2
     before = contents("cache")
@@ -165,12 +167,33 @@ def test_tokenizer_there_and_back():
     assert encoded.split()[:3] == ["84", "104", "101"]
 
 
+def test_a_tokenizer_loses_no_byte():
+    subwords()
+    odd = b"the\xe2\x96\x81king \xe2\x96\x85 caf\xe9\xff \xe2\x81\x87 a\x00b\t\r\n\xe2\x96"
+    Path("odd.txt").write_bytes(odd)
+
+    def piped(command, given):
+        run = subprocess.run([HOPMIX, "tokenizer", command, "x.model"], input=given, capture_output=True, timeout=PATIENCE, check=True)
+        return run.stdout
+
+    assert piped("decode", piped("encode", odd)) == odd
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_text_that_teaches_nothing(kind):
+    """SentencePiece would give no reason, or end the process."""
+    for text in ("\n" * 3000, "\t\t\t\n" * 3000):
+        Path("empty.txt").write_text(text)
+        message = refuse(*"tokenizer train --input empty.txt --vocabulary 300 --output y.model --type".split(), kind)
+        assert message == "the text must have characters besides tabs and line ends"
+
+
 def test_tokenizer_errors():
     base = ("tokenizer", "train", "--output", "x.model")
     assert refuse(*base, "--input", "none") == "--input = 'none': must be a file or folder of text, but does not exist"
     for vocabulary in ("-5", "200", "100000"):
         message = refuse(*base, "--input", "train.txt", "--vocabulary", vocabulary)
-        assert message.startswith(f"vocabulary = {vocabulary}: "), message
+        assert message.startswith(f"--vocabulary = {vocabulary}: must be "), message
     assert not Path("x.model").exists()
     assert refuse("tokenizer", "decode", "bytes", "1 256") == "token '256': must be from 0 to 255"
     assert refuse("tokenizer", "decode", "bytes", "1 x") == "token 'x': must be from 0 to 255"
@@ -231,13 +254,13 @@ def test_generate_refuses_in_one_line(run):
         "'copy' was trained on the task 'copy': must be a run of the task 'text'"
     )
     assert refuse("generate", "none", "--prompt", "x") == "'none' is not a run directory"
-    assert refuse("generate", "run", "--prompt", "") == "prompt = '': must contain at least one token"
-    assert refuse("generate", "run", "--prompt", b"caf\xe9") == "prompt: must be UTF-8, but byte 3 is invalid"
+    assert refuse("generate", "run", "--prompt", "") == "--prompt = '': must contain at least one token"
+    assert refuse("generate", "run", "--prompt", b"caf\xe9") == "--prompt: must be UTF-8, but byte 3 is invalid"
     assert refuse("generate", "run", "--prompt", "x", "--stop", b"\xe9") == "--stop: must be valid UTF-8"
-    assert refuse("generate", "run", "--prompt", "x", "--tokens", "0") == "tokens = 0: must be at least 1"
-    assert refuse("generate", "run", "--prompt", "x", "--top-p", "0") == "top_p = 0: must be above 0 and at most 1"
+    assert refuse("generate", "run", "--prompt", "x", "--tokens", "0") == "--tokens = 0: must be at least 1"
+    assert refuse("generate", "run", "--prompt", "x", "--top-p", "0") == "--top-p = 0: must be above 0 and at most 1"
     assert refuse("generate", "run", "--prompt", "x", "--temperature", "-1") == (
-        "temperature = -1: must be at least 0 and finite"
+        "--temperature = -1: must be at least 0 and finite"
     )
     assert refuse("generate", "run") == "--prompt is required"
 
@@ -299,12 +322,12 @@ def test_prompts_refused_in_one_line(run):
     assert refused(b"a\ncaf\xe9\n") == "--prompts: line 2 of 'p.txt' must be UTF-8, but byte 3 is invalid"
     assert "none.txt" in refuse("generate", "run", "--prompts", "none.txt")
     assert refused(b"a\n", "--batch", "0") == "--batch = 0: must be at least 1"
-    assert refused(b"a\n", "--tokens", "0") == "tokens = 0: must be at least 1"
+    assert refused(b"a\n", "--tokens", "0") == "--tokens = 0: must be at least 1"
     assert refused(b"a\n", "--prompt", "b") == "--prompt: cannot be combined with --prompts"
     assert refused(b"a\n", "--save-state", "s") == "--save-state: saves a single text and cannot be combined with --prompts"
     assert "--prompts" in refuse("generate", "run", "--prompt", "x", "--batch", "3")
     for name in ("--prompts", "--load-state", "--save-state"):  # an unset variable of a shell
-        assert refuse("generate", "run", "--prompt", "x", name, "") == f"{name} = '': must name a file"
+        assert refuse("generate", "run", "--prompt", "x", name, "") == f"{name}: is '', but must name a file or a folder"
     assert refuse("generate", "run", "--prompt", "x", "--seed", "-5").startswith("--seed: is '-5', but must be a whole number from 0")
     assert refuse("generate", "run", "--prompt", "x", "--tokens", "9" * 20).startswith(f"--tokens: is '{'9' * 20}', but must be")
 
@@ -321,6 +344,79 @@ def test_a_prompt_that_does_not_fit_is_an_error_of_its_own():
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line.get("error") for line in lines] == [None, reason, None]
     assert [line["tokens"] for line in lines] == [5, 0, 5]
+
+
+def test_a_state_is_written_where_it_is_asked_for(run):
+    """A link is followed, a pipe and a device are written through, and none is replaced."""
+    save = ("generate", "run", "--prompt", "the king", "--tokens", "5", "--seed", "1", "--save-state")
+    succeed(*save, "file")
+    Path("link").symlink_to("target")
+    succeed(*save, "link")
+    assert Path("link").is_symlink() and Path("target").read_bytes() == Path("file").read_bytes()
+    os.mkfifo("pipe")
+    process = subprocess.Popen([HOPMIX, *save, "pipe"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    assert Path("pipe").read_bytes() == Path("file").read_bytes()
+    assert process.wait(timeout=PATIENCE) == 0 and stat.S_ISFIFO(os.stat("pipe").st_mode)
+    if Path("/dev/full").is_char_device():
+        done = hopmix(*save, "/dev/full")
+        assert done.returncode == 2
+        assert done.stderr.endswith("hopmix: cannot write '/dev/full': No space left on device\n")
+        assert Path("/dev/full").is_char_device()
+
+
+def test_prompts_without_end(run):
+    if Path("/dev/zero").is_char_device():
+        message = refuse("generate", "run", "--prompts", "/dev/zero")
+        assert message == "cannot read '/dev/zero': it has no end within 1 MiB; must be a file"
+        with open("/dev/zero") as zeros:
+            assert "no end within 1 MiB" in refuse("generate", "run", "--prompts", "-", stdin=zeros)
+
+
+def test_what_a_run_was_trained_on_must_not_change(run):
+    score = succeed("eval", "run", "--json")
+    before = contents("run")
+    for name in ("train.txt", "valid.txt"):
+        text, key = Path(name).read_bytes(), f"task.{'path' if name == 'train.txt' else 'valid'}"
+        Path(name).write_bytes(text[:-5] + b"says\n")
+        message = f"{key} = '{name}' has changed since 'run' was started: it had {len(text)} bytes with hash "
+        assert refuse("train", "run", "--resume", "--quiet").startswith(f"cannot resume, {message}")
+        assert refuse("eval", "run").startswith(message)
+        succeed("generate", "run", "--prompt", "x", "--tokens", "2")  # it reads no text
+        Path(name).write_bytes(text)
+    Path("other.txt").write_text(prose(100, 3))
+    assert succeed("eval", "run", "--json", "--set", "task.valid=other.txt") != score, "another text, on purpose"
+    assert succeed("eval", "run", "--json") == score
+    assert contents("run") == before
+
+
+def test_what_a_pattern_was_read_from_must_not_change():
+    matrix = "%%MatrixMarket matrix coordinate pattern general\n400 400 {}\n{}"
+    chain = [f"{i} {i - 1}" for i in range(2, 401)]
+    Path("p.mtx").write_text(matrix.format(len(chain), "\n".join(chain)))
+    train("run", "--set", "model.blocks.0.pattern=dag(p.mtx)", config="text.toml")
+    succeed("generate", "run", "--prompt", "the king", "--tokens", "5", "--save-state", "s.safetensors")
+    again = ("generate", "run", "--load-state", "s.safetensors", "--tokens", "5")
+    succeed(*again)
+    chain[20] = "22 3"
+    Path("p.mtx").write_text(matrix.format(len(chain), "\n".join(chain)))
+    message = "model.blocks.0.pattern = 'dag(p.mtx)' has changed since 'run' was started: it had "
+    assert refuse("train", "run", "--resume", "--quiet").startswith("cannot resume, " + message)
+    assert refuse("eval", "run").startswith(message)
+    assert refuse(*again).startswith(message)
+    Path("run/inputs.json").unlink()  # as in a run of an earlier version: the state still knows
+    assert refuse(*again).startswith("'s.safetensors' was saved by a different model: ")
+
+
+def test_a_cache_that_was_cut_short_is_made_again():
+    settings = subwords()
+    train("run", *settings, config="text.toml")
+    score = succeed("eval", "run", "--json")
+    before = {path: path.read_bytes() for path in Path("cache").iterdir()}
+    for path, tokens in before.items():
+        for cut in (1, 2, 100, len(tokens) // 2):
+            path.write_bytes(tokens[:-cut])
+            assert succeed("eval", "run", "--json") == score
+            assert path.read_bytes() == tokens
 
 
 def test_a_saved_state_goes_on(run):
@@ -351,9 +447,9 @@ def test_a_saved_state_goes_on(run):
 def test_a_prompt_longer_than_the_table_of_positions():
     train("run", "--set", "model.positions=learned", config="text.toml")
     table = "the model's table of learned positions holds 24 (model.max_length)"
-    assert refuse("generate", "run", "--prompt", "x" * 25, "--tokens", "1") == f"prompt: has 25 tokens, but {table}"
+    assert refuse("generate", "run", "--prompt", "x" * 25, "--tokens", "1") == f"--prompt: has 25 tokens, but {table}"
     assert refuse("generate", "run", "--prompt", "x" * 20, "--tokens", "6") == (
-        f"tokens = 6: must be at most 5 after a prompt of 20: {table}"
+        f"--tokens = 6: must be at most 5 after a prompt of 20: {table}"
     )
     fits = json.loads(succeed("generate", "run", "--prompt", "x" * 20, "--tokens", "5", "--json"))
     assert fits["tokens"] == 5

@@ -58,6 +58,10 @@ ERRORS = {
     "scale": (G, lambda: change(G, scale=math.nan), "scale is nan, but must be finite"),
     "spec": (G, lambda: change(G, pattern="k^^2"), "pattern 'k^^2'"),
     "decreasing spec": (L, lambda: change(L, pattern="5-k"), "pattern '5-k'"),
+    "spec with half a character": (G, lambda: change(G, pattern="2^k|é"), "unexpected 'é' at character 5"),
+    "long file name": (G, lambda: change(G, pattern=f"dag({'x' * 5000})"), "File name too long"),
+    "folder": (G, lambda: change(G, pattern="dag(/)"), "cannot read '/': Is a directory"),
+    "endless file": (G, lambda: change(G, pattern="dag(/dev/zero)"), "cannot read '/dev/zero': it has no end"),
     "row_ptr dtype": (L, lambda: pattern(lambda p, c: (p.int(), c)), "row_ptr is Int [21], but must be Long"),
     "row_ptr rank": (L, lambda: pattern(lambda p, c: (p[None], c)), "row_ptr is Long [1, 21]"),
     "row_ptr empty": (L, lambda: pattern(lambda p, c: (p[:0], c)), "row_ptr is [0]"),
@@ -212,6 +216,10 @@ ERRORS = {
     # A token of a decoder: B = 2, S = 20.
     "slot": ("attention_step", lambda: change("attention_step", slots=torch.tensor([0, 20]).int()), "slots[1] is 20, but must be from 0 to 19"),
     "slot below": ("attention_step", lambda: change("attention_step", slots=torch.tensor([-1]).int()), "slots[0] is -1"),
+    "slots of nothing": (
+        "attention_step", lambda: change("attention_step", k=lambda t: t[:, :0], v=lambda t: t[:, :0], slots=torch.tensor([0]).int()),
+        "slots has 1 entries, but k has no slots to read (S = 0)",
+    ),
     "slots dtype": ("attention_step", lambda: change("attention_step", slots=torch.tensor([0])), "slots is Long"),
     "own key alone": ("attention_step", lambda: change("attention_step", own_v=None), "own_k and own_v must be given together"),
     "kv heads of a step": ("attention_step", lambda: change("attention_step", k=rand(2, 20, 3, 5)), "v is"),

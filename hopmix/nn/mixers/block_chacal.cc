@@ -55,6 +55,20 @@ Tensor BlockChacal::step(const Tensor& x, State& state, Context&) {
   return out_(((1 - config_.gamma) * mix).flatten(1));
 }
 
+void BlockChacal::check_state(const State& state) const {
+  Mixer::check_state(state);
+  const int64_t blocks = state.position / config_.block, open = state.position % config_.block;
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"", open}, {"block_", blocks}, {"read_", blocks > 0 && open > 0 ? 1 : 0}};
+  for (const auto& [prefix, size] : sizes) {
+    for (const char* name : {"k", "w"}) {
+      if (state.tensors.at(std::string(prefix) + name).size(1) == size) continue;
+      throw Error(std::string("tensor '") + prefix + name + "' must have " + std::to_string(size) +
+                  " entries");
+    }
+  }
+}
+
 int64_t BlockChacal::state_bytes(int64_t t) const {
   const int64_t blocks = t / config_.block, open = t % config_.block;
   const int64_t read = blocks > 0 && open > 0 ? 1 : 0;
@@ -74,7 +88,7 @@ MixerEntry block_chacal_entry() {
             // The least b with b^3 >= length, so that training costs O(length^(4/3)).
             int64_t block = 1;
             while (block * block * block < defaults.length) ++block;
-            config.block = table.get_at_least("block", block, 1);
+            config.block = table.get_between("block", block, 1, kMostSize);
             return plan<BlockChacal>(config);
           }};
 }

@@ -17,6 +17,7 @@ class BlockChacal : public Mixer {
   explicit BlockChacal(const BlockChacalConfig& config);
 
   Tensor forward(const Tensor& x, Context& context) override;
+  void check_state(const State& state) const override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
 

@@ -140,7 +140,7 @@ MixerEntry chimera_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             const HeadsConfig heads = read_heads_without_rope(table, defaults);
             ChimeraConfig config{heads, read_pattern(table, "k^2+1", defaults)};
-            config.state = table.get_at_least("state", config.state, 1);
+            config.state = table.get_between("state", config.state, 1, kMostSize);
             return plan<Chimera>(config);
           }};
 }

@@ -30,6 +30,7 @@ class Chimera : public Mixer {
   Tensor forward(const Tensor& x, Context& context) override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  const PatternCache* past() const override { return &cache_; }
   int64_t state_bytes(int64_t t) const override;
   void check_length(int64_t tokens) const override { cache_.check_length(tokens); }
 

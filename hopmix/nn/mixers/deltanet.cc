@@ -73,11 +73,11 @@ DeltaNetConfig read_deltanet(config::Table& table, const BlockDefaults& defaults
   DeltaNetConfig config;
   config.gated = gated;
   config.width = defaults.width;
-  config.heads = table.get_at_least("heads", defaults.heads, 1);
-  config.head_width =
-      table.get_at_least("head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1);
-  config.expand_v = table.get_at_least("expand_v", gated ? 2 : 1, 1);
-  config.conv = table.get_at_least("conv", config.conv, 1);
+  config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
+  config.head_width = table.get_between(
+      "head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1, kMostSize);
+  config.expand_v = table.get_between("expand_v", gated ? 2 : 1, 1, kMostSize);
+  config.conv = table.get_between("conv", config.conv, 1, kMostSize);
   config.negative_eigenvalues = table.get("negative_eigenvalues", config.negative_eigenvalues);
   return config;
 }

@@ -63,6 +63,7 @@ DiagonalSsm::DiagonalSsm(const DiagonalSsmConfig& config) : config_(config) {
   value_ = register_module("value", linear(shift().input_width(), config.width));
   out_ = register_module("out", linear(config.width, config.width));
   log_dt_ = register_parameter("log_dt", random_step_sizes(config.width).log());
+  check_weight({config.width, config.state});
   c_ = register_parameter("c", torch::randn({config.width, config.state}));
   d_ = register_parameter("d", torch::ones(config.width));
   keep(token_shift_state(shift()));
@@ -159,7 +160,7 @@ MixerEntry diagonal_ssm_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             DiagonalSsmConfig config;
             config.width = defaults.width;
-            config.state = table.get_at_least("state", config.state, 1);
+            config.state = table.get_between("state", config.state, 1, kMostSize);
             config.token_shift = table.get("token_shift", defaults.token_shift);
             return plan<DiagonalSsm>(config);
           }};

@@ -117,6 +117,20 @@ Tensor FullAttention::prefill(const Tensor& x, State& state, Context& context) {
   return read_out(y.transpose(1, 2));
 }
 
+void FullAttention::check_state(const State& state) const {
+  Mixer::check_state(state);
+  for (const bool self : {true, false}) {
+    const auto found = state.tensors.find(pointers_name(self));
+    if (found == state.tensors.end()) continue;
+    const Tensor pointers = found->second.narrow(1, 0, state.position);
+    const Tensor last = torch::arange(state.position).view({1, -1, 1, 1}) - (self ? 0 : 1);
+    if ((pointers < -1).logical_or(pointers > last).any().item<bool>()) {
+      throw Error(std::string("tensor '") + pointers_name(self) +
+                  "' must hold earlier positions, or -1");
+    }
+  }
+}
+
 MixerEntry full_attention_entry() {
   return {"attention",
           "y_i = sum_{j<=i} softmax(q_i.k_j) v_j",
@@ -126,15 +140,16 @@ MixerEntry full_attention_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             FullAttentionConfig config;
             config.width = defaults.width;
-            config.heads = table.get_at_least("heads", defaults.heads, 1);
+            config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
             config.token_shift = table.get("token_shift", defaults.token_shift);
             config.rope = table.get("rope", defaults.rope);
             if (!table.has("head_width")) check_heads(config);
-            config.kv_heads = table.get_at_least("kv_heads", config.heads, 1);
+            config.kv_heads = table.get_between("kv_heads", config.heads, 1, kMostSize);
             if (config.heads % config.kv_heads != 0) {
               throw table.bad("kv_heads", "must divide heads, " + std::to_string(config.heads));
             }
-            config.key_width = table.get_at_least("head_width", config.width / config.heads, 1);
+            config.key_width =
+                table.get_between("head_width", config.width / config.heads, 1, kMostSize);
             if (config.rope && config.key_width % 2 != 0) {
               throw table.bad("head_width", "must be even for rope");
             }

@@ -24,6 +24,7 @@ class FullAttention : public CachedMixer {
 
   Tensor forward(const Tensor& x, Context& context) override;
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
+  void check_state(const State& state) const override;
   bool shares_cache() const override { return config_.publication.has_value(); }
 
  protected:

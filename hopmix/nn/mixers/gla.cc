@@ -76,12 +76,18 @@ MixerEntry gla_entry() {
           "Yang et al. 2023 (arXiv 2312.06635)",
           [](config::Table& table, const BlockDefaults& defaults) {
             GlaConfig config{.width = defaults.width};
-            config.heads = table.get_at_least("heads", defaults.heads, 1);
+            config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
             config.expand_k = table.get("expand_k", config.expand_k);
             config.expand_v = table.get("expand_v", config.expand_v);
-            config.gate_rank = table.get_at_least("gate_rank", config.gate_rank, 1);
+            for (const char* key : {"expand_k", "expand_v"}) {
+              const double expand = table.get(key, 0.0);
+              if (!(expand > 0 && expand <= kMostSize)) {
+                throw table.bad(key, "must be above 0 and at most " + std::to_string(kMostSize));
+              }
+            }
+            config.gate_rank = table.get_between("gate_rank", config.gate_rank, 1, kMostSize);
             config.gate_divisor = table.get("gate_divisor", config.gate_divisor);
-            config.convolution = table.get_at_least("conv", config.convolution, 0);
+            config.convolution = table.get_between("conv", config.convolution, 0, kMostSize);
             return plan<Gla>(config);
           }};
 }

@@ -26,6 +26,7 @@ Griffin::Griffin(const GriffinConfig& config) : config_(config) {
                                       width, ShortConvolutionConfig{config.conv, true, false}));
   out_ = register_module("out", linear(width, config.width));
   const int64_t block = width / heads;
+  check_weight({2, heads, block, block});
   gates_ = register_parameter(
       "gates", torch::randn({2, heads, block, block}) / std::sqrt(static_cast<double>(block)));
   gates_bias_ = register_parameter("gates_bias", torch::zeros(2 * width));
@@ -75,9 +76,10 @@ MixerEntry griffin_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             GriffinConfig config;
             config.width = defaults.width;
-            config.heads = table.get_at_least("heads", defaults.heads, 1);
-            config.recurrent_width = table.get_at_least("recurrent_width", defaults.width, 1);
-            config.conv = table.get_at_least("conv", config.conv, 1);
+            config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
+            config.recurrent_width =
+                table.get_between("recurrent_width", defaults.width, 1, kMostSize);
+            config.conv = table.get_between("conv", config.conv, 1, kMostSize);
             return plan<Griffin>(config);
           }};
 }

@@ -68,12 +68,12 @@ MixerEntry kda_entry() {
           "Kimi team 2025 (Kimi Delta Attention)",
           [](config::Table& table, const BlockDefaults& defaults) {
             KdaConfig config{.width = defaults.width};
-            config.heads = table.get_at_least("heads", defaults.heads, 1);
-            config.head_width = table.get_at_least(
-                "head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1);
-            config.expand_v = table.get_at_least("expand_v", config.expand_v, 1);
-            config.rank = table.get_at_least("rank", config.head_width, 1);
-            config.conv = table.get_at_least("conv", config.conv, 1);
+            config.heads = table.get_between("heads", defaults.heads, 1, kMostSize);
+            config.head_width = table.get_between(
+                "head_width", std::max<int64_t>(defaults.width / config.heads, 1), 1, kMostSize);
+            config.expand_v = table.get_between("expand_v", config.expand_v, 1, kMostSize);
+            config.rank = table.get_between("rank", config.head_width, 1, kMostSize);
+            config.conv = table.get_between("conv", config.conv, 1, kMostSize);
             return plan<Kda>(config);
           }};
 }

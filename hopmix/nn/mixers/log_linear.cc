@@ -17,8 +17,10 @@ Tensor decayed(const State& state, const Tensor& g) {
   return token(g).exp().unsqueeze(1).unsqueeze(-1).unsqueeze(-1) * state.tensors.at("S");
 }
 
+constexpr int64_t kMostLevels = 63;  // of 64-bit positions
+
 int64_t read_levels(config::Table& table, const BlockDefaults& defaults) {
-  return table.get_at_least("levels", ops::fenwick_levels(defaults.length), 1);
+  return table.get_between("levels", ops::fenwick_levels(defaults.length), 1, kMostLevels);
 }
 
 }  // namespace

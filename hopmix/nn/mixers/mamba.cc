@@ -17,6 +17,7 @@ Mamba::Mamba(const MambaConfig& config) : config_(config) {
   inputs_ = register_module("inputs", linear(inner, rank + 2 * config.state));
   step_ = register_module("step", linear(rank, inner, /*bias=*/true));
   out_ = register_module("out", linear(inner, config.width));
+  check_weight({inner, config.state});
   const Tensor a = torch::arange(1, config.state + 1, torch::kFloat32);
   log_a_ = register_parameter("log_a", a.log().repeat({inner}));
   d_ = register_parameter("d", torch::ones(inner));
@@ -61,9 +62,9 @@ MixerEntry mamba_entry() {
           [](config::Table& table, const BlockDefaults& defaults) {
             MambaConfig config;
             config.width = defaults.width;
-            config.expand = table.get_at_least("expand", config.expand, 1);
-            config.state = table.get_at_least("state", config.state, 1);
-            config.conv = table.get_at_least("conv", config.conv, 1);
+            config.expand = table.get_between("expand", config.expand, 1, kMostSize);
+            config.state = table.get_between("state", config.state, 1, kMostSize);
+            config.conv = table.get_between("conv", config.conv, 1, kMostSize);
             return plan<Mamba>(config);
           }};
 }

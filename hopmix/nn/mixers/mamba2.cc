@@ -80,10 +80,10 @@ Tensor Mamba2::prefill(const Tensor& x, State& state, Context&) {
 
 Mamba2Config read_mamba2(config::Table& table, const BlockDefaults& defaults) {
   Mamba2Config config{.width = defaults.width};
-  config.expand = table.get_at_least("expand", config.expand, 1);
-  config.head_width = table.get_at_least("head_width", config.head_width, 0);
-  config.state = table.get_at_least("state", config.state, 1);
-  config.convolution = table.get_at_least("conv", config.convolution, 1);
+  config.expand = table.get_between("expand", config.expand, 1, kMostSize);
+  config.head_width = table.get_between("head_width", config.head_width, 0, kMostSize);
+  config.state = table.get_between("state", config.state, 1, kMostSize);
+  config.convolution = table.get_between("conv", config.convolution, 1, kMostSize);
   return config;
 }
 

@@ -31,6 +31,7 @@ class Mura : public Mixer {
 
   Tensor forward(const Tensor& x, Context& context) override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  const PatternCache* past() const override { return &cache_; }
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return true; }
 

@@ -146,6 +146,17 @@ void Parallel::check_length(int64_t tokens) const {
   for (const std::shared_ptr<Mixer>& branch : branches_) branch->check_length(tokens);
 }
 
+void Parallel::check_step(int64_t position) const {
+  for (const std::shared_ptr<Mixer>& branch : branches_) branch->check_step(position);
+}
+
+void Parallel::check_state(const State& state) const {
+  State rest = state;
+  for (size_t b = 0; b < branches_.size(); ++b) branches_[b]->check_state(take(b, rest));
+  if (rest.tensors.empty()) return;
+  throw Error("tensor '" + rest.tensors.begin()->first + "' does not belong to it");
+}
+
 bool Parallel::shares_cache() const {
   return std::any_of(branches_.begin(), branches_.end(),
                      [](const auto& branch) { return branch->shares_cache(); });

@@ -32,6 +32,8 @@ class Parallel : public Mixer {
   Tensor prefill(const Tensor& x, State& state, Context& context) override;
   int64_t state_bytes(int64_t t) const override;
   void check_length(int64_t tokens) const override;
+  void check_step(int64_t position) const override;
+  void check_state(const State& state) const override;
   bool shares_cache() const override;
 
  private:

@@ -144,7 +144,8 @@ MixerEntry retrieved_recurrence_entry() {
             if (config.form == "scalar") {
               config.heads = read_reader_heads(table, from);
             } else {
-              config.hops = table.get_at_least("hops", std::max<int64_t>(defaults.readouts, 4), 1);
+              config.hops =
+                  table.get_between("hops", std::max<int64_t>(defaults.readouts, 4), 1, kMostSize);
               if (config.hops > kMostHops) {
                 throw table.bad("hops", "must be at most " + std::to_string(kMostHops));
               }

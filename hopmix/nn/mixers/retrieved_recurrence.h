@@ -34,6 +34,7 @@ class RetrievedRecurrence : public Mixer {
 
   Tensor forward(const Tensor& x, Context& context) override;
   Tensor step(const Tensor& x, State& state, Context& context) override;
+  const PatternCache* past() const override { return &cache_; }
   int64_t state_bytes(int64_t t) const override;
   bool shares_cache() const override { return true; }
   bool one_vector_a_hop() const override { return config_.readout == "shared"; }

@@ -52,7 +52,7 @@ MixerEntry sliding_window_recurrence_entry() {
           "Secrieru et al. 2025",
           [](config::Table& table, const BlockDefaults& defaults) {
             SlidingWindowRecurrenceConfig config{read_gated_recurrence(table, defaults)};
-            config.block = table.get_at_least("block", config.block, 1);
+            config.block = table.get_between("block", config.block, 1, kMostSize);
             return plan<SlidingWindowRecurrence>(config);
           }};
 }
