@@ -100,7 +100,7 @@ void save_checkpoint(const path& run, const nn::LanguageModel& model,
                                                        {"format", "pt"}};
   std::map<std::string, torch::Tensor> weights;
   for (const auto& item : model.named_parameters()) weights[item.key()] = item.value().detach();
-  const std::map<std::string, torch::Tensor> moments = optimizer_state(optimizer, model);
+  std::map<std::string, torch::Tensor> moments = optimizer_state(optimizer, model);
   for (const auto* tensors : {&weights, &moments}) {
     for (const auto& [name, tensor] : *tensors) {
       if (is_finite(tensor)) continue;
