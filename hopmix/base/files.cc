@@ -74,7 +74,10 @@ void lock(int fd) {
 // used again, and one that another writer renamed in the meantime is not.
 Descriptor open_temporary(const fs::path& temporary, mode_t permissions, const fs::path& path) {
   for (;;) {
-    Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kPermissions));
+    Descriptor file(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kPermissions));
+    // A link under this name is no file of ours.
+    if (!file.open() && errno == ELOOP && ::unlink(temporary.c_str()) == 0) continue;
     if (!file.open()) fail("write", path, errno);
     lock(file.get());
     struct stat opened {};

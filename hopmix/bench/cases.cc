@@ -43,7 +43,7 @@ class Rows {
  public:
   Rows(const Case& which, int64_t length) : spec_(which.pattern) {
     if (which.on_the_fly) return;
-    nn::PatternRows layer(spec_);
+    nn::PatternRows layer{Pattern(spec_, length)};
     const ops::PatternArg arg = layer.at(length);
     row_ptr_ = arg.row_ptr;
     cols_ = arg.cols;

@@ -289,7 +289,7 @@ TEST(Batch, OneWhoseNextStepIsAnErrorLeavesAlone) {
   heard.finish(batch);
   EXPECT_NE(heard.left.at(far).error.find("f(65) = 5 must exceed f(64) = 4097"), std::string::npos)
       << heard.left.at(far).error;
-  EXPECT_EQ(heard.left.at(far).made.tokens, 7);
+  EXPECT_EQ(heard.left.at(far).made.tokens, 8);
   for (const auto& [id, prompt] : {std::pair(first, "To be"), {last, "The king"}}) {
     EXPECT_EQ(heard.left.at(id).error, "");
     expect_same(heard.left.at(id).made, alone(*model, prompt, config), heard.said[id]);

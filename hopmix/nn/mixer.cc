@@ -63,7 +63,15 @@ State Mixer::initial_state(int64_t batch) const {
   return state;
 }
 
-int64_t Mixer::state_bytes(int64_t) const { return initial_state(1).bytes(); }
+// Without making it: it is asked whether a state fits the memory.
+int64_t Mixer::state_bytes(int64_t) const {
+  int64_t total = 0;
+  for (const auto& [name, part] : kept_) {
+    total += c10::multiply_integers(part.sizes) *
+             static_cast<int64_t>(state_options(options(), part.type).dtype().itemsize());
+  }
+  return total;
+}
 
 Tensor Mixer::step(const Tensor& x, State& state, Context& context) {
   return prefill(x.unsqueeze(1), state, context).squeeze(1);

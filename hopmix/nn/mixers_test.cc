@@ -148,6 +148,9 @@ class Reading : public Mixer {
   }
 
   void check_state(const State& state) const override {
+    for (const auto& [name, tensor] : state.tensors) {
+      if (!name.starts_with("publisher ") && !name.starts_with("reader ")) throw Error(name);
+    }
     publisher_->check_state(take("publisher ", state));
     reader_->check_state(take("reader ", state));
   }
@@ -306,7 +309,7 @@ TEST_P(MixerTest, AStateIsCheckedWhole) {
     const bool integer = tensor.scalar_type() == torch::kInt32;
     EXPECT_TRUE(refuses(name, tensor.to(integer ? torch::kFloat32 : torch::kInt32))) << name;
     EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}))) << name;
-    EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}, 1))) << name;
+    if (tensor.size(1) > 0) EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}, 1))) << name;
     EXPECT_TRUE(refuses(name, tensor.unsqueeze(0))) << name;
     if (!integer) continue;
     for (const int value : {-2, 45, 1 << 30}) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hopmix/config/config.h"
+#include "hopmix/config/task_field.h"
 #include "hopmix/nn/linear.h"
 #include "hopmix/nn/mixer.h"
 #include "hopmix/nn/norm.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hopmix/base/nearest.h"
+#include "hopmix/nn/registry.h"
 
 namespace hopmix::nn {
 namespace {

@@ -33,7 +33,11 @@ Pattern SlotPolicy::covering(int64_t i) const {
   if (i < pattern_.size()) return pattern_;
   check_length(i + 1);
   const int64_t wanted = std::max(kFirstLength, 2 * i);
-  return pattern_.on(std::max(std::min(wanted, pattern_.most_tokens()), i + 1));
+  try {
+    return pattern_.on(std::max(std::min(wanted, pattern_.most_tokens()), i + 1));
+  } catch (const Error&) {  // it may still be a pattern on as many tokens as there are
+    return pattern_.on(i + 1);
+  }
 }
 
 void SlotPolicy::check_length(int64_t tokens) const {

@@ -321,7 +321,9 @@ TEST(Registry, Errors) {
   const std::vector<std::pair<std::string, std::string>> table = {
       {"name = 'coppy'", "task.name = 'coppy': must be a known task; did you mean 'copy'?"},
       {"", "task.name is missing: must be a string"},
-      {"name = 3", "task.name = 3: must be a string"},
+      {"name = 3",
+       "task.name = 3: must be a string: put it in quotes, name = \"...\", or in a shell, --set "
+       "'task.name=\"...\"'"},
       {"name = 'copy'\nsymbol = 3", "unknown key 'task.symbol'; did you mean 'symbols'?"},
       {"name = 'copy'\nsymbols = 1", "task.symbols = 1: must be from 2 to 16777216"},
       {"name = 'copy'\nsymbols = 2.5", "task.symbols = 2.5: must be an integer"},

@@ -1,7 +1,10 @@
 #include "hopmix/train/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
 #include <unistd.h>
+#include <csignal>
 #include "hopmix/base/testing.h"
 #include "hopmix/nn/torch.h"
 
@@ -415,12 +418,23 @@ TEST_F(Safetensors, OldFileStaysWhenWritingFails) {
             "");
   EXPECT_EQ(read_file(path()), old);
 
-  // A full disk: the temporary file is a device that is always full.
+  // A disk that is full after 1,000 bytes, simulated by a limit of the process.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{1000, before.rlim_max};
+  signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string full = error_of([&] {
+    write_safetensors(path(), {{"a", torch::ones({1000})}});
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(full, "cannot write '" + path().string() + "': File too large");
+  EXPECT_EQ(read_file(path()), old);
+  EXPECT_FALSE(fs::exists(path().string() + ".tmp"));
+
+  // A link in place of the temporary file is not followed.
   fs::create_symlink("/dev/full", path().string() + ".tmp");
-  EXPECT_EQ(error_of([&] {
-              write_safetensors(path(), {{"a", torch::ones({1000})}});
-            }),
-            "cannot write '" + path().string() + "': No space left on device");
+  write_safetensors(path(), python_tensors(), kPythonMetadata);
   EXPECT_EQ(read_file(path()), old);
   EXPECT_FALSE(fs::is_symlink(path().string() + ".tmp"));
 

@@ -113,8 +113,8 @@ def test_weights_that_are_no_numbers_are_an_error():
         expected = "'run/model.safetensors': 'head.bias' has a number that is not finite"
         assert refuse("eval", "run") == expected
         assert refuse("train", "run", "--resume", "--quiet") == expected
-    weights["head.bias"][2] = 3e38  # finite, but not its logits
-    weights["head.weight"] += 1e37
+    weights["head.bias"][2] = 0
+    weights["head.weight"][:] = 3e38  # finite, but not its logits
     save_file(weights, file, metadata=metadata)
     assert refuse("eval", "run").startswith("the loss is not finite (")
 

@@ -12,6 +12,9 @@
 namespace hopmix::nn {
 namespace {
 
+// The entry that stores the pointers to tokens up to its own, or before it.
+const char* pointers_name(bool self) { return self ? "pointers" : "earlier_pointers"; }
+
 // k and v, then the links that readers of the publication follow.
 std::vector<PatternCache::Entry> entries(const FullAttentionConfig& config) {
   const StatePart vectors{{config.kv_heads, config.key_width}};
@@ -20,8 +23,7 @@ std::vector<PatternCache::Entry> entries(const FullAttentionConfig& config) {
   for (const bool self : {true, false}) {
     const int64_t links = config.publication->selection(self).pointers;
     if (links == 0) continue;
-    all.push_back(
-        {self ? "pointers" : "earlier_pointers", {{config.heads, links}, StateType::kPositions}});
+    all.push_back({pointers_name(self), {{config.heads, links}, StateType::kPositions}});
   }
   return all;
 }

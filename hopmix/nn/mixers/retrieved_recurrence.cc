@@ -145,10 +145,7 @@ MixerEntry retrieved_recurrence_entry() {
               config.heads = read_reader_heads(table, from);
             } else {
               config.hops =
-                  table.get_between("hops", std::max<int64_t>(defaults.readouts, 4), 1, kMostSize);
-              if (config.hops > kMostHops) {
-                throw table.bad("hops", "must be at most " + std::to_string(kMostHops));
-              }
+                  table.get_between("hops", std::max<int64_t>(defaults.readouts, 4), 1, kMostHops);
               config.readout = table.get_choice("readout", config.readout, {"joint", "shared"});
               if (config.readout == "shared" && config.hops < defaults.readouts) {
                 throw table.bad("hops", "must be at least the task's readouts, " +
