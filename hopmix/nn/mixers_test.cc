@@ -309,7 +309,9 @@ TEST_P(MixerTest, AStateIsCheckedWhole) {
     const bool integer = tensor.scalar_type() == torch::kInt32;
     EXPECT_TRUE(refuses(name, tensor.to(integer ? torch::kFloat32 : torch::kInt32))) << name;
     EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}))) << name;
-    if (tensor.size(1) > 0) EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}, 1))) << name;
+    if (tensor.size(1) > 0) {
+      EXPECT_TRUE(refuses(name, torch::cat({tensor, tensor}, 1))) << name;
+    }
     EXPECT_TRUE(refuses(name, tensor.unsqueeze(0))) << name;
     if (!integer) continue;
     for (const int value : {-2, 45, 1 << 30}) {
