@@ -1,7 +1,5 @@
 # Start with `make demo` or `make test`; both set up and build first.
 BUILD := build
-# Warnings are errors in CI alone: another compiler may have more of them.
-CMAKE_FLAGS ?= $(if $(CI),-DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
 JOBS ?= $(shell nproc)
 
 .PHONY: demo test test-asan test-tsan test-fuzz build configure setup lint format bench performance data clean
