@@ -71,7 +71,7 @@ std::string refuse_out_of_range(const std::string& text) {
          " to " + std::to_string(Limits::max());
 }
 
-// An unset variable of a shell is no name.
+// An unset shell variable gives an empty name.
 std::string refuse_empty(const std::string& text) {
   return text.empty() ? "is '', but must name a file or a folder" : "";
 }

@@ -143,8 +143,8 @@ inline constexpr int64_t kTogether = 4;
 /// The most entries of states that a backward pass keeps to take heads together: 4 MiB of float.
 inline constexpr int64_t kKeptTogether = 1 << 20;
 
-/// How many of `heads` heads of a sequence a task takes: at most `most`, and so many that the
-/// threads have the least to do one after another.
+/// The number of heads, at most `most` of `heads`, that a task takes: the largest for which the
+/// threads finish soonest.
 inline int64_t heads_of_task(const ChunkedSizes& sizes, int64_t heads, int64_t most) {
   const int64_t threads = sizes.entries() < kWorthThreads ? 1 : omp_get_max_threads();
   const auto time = [&](int64_t together) {
